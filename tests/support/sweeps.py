@@ -1,29 +1,51 @@
 """Small sweeps, with folders and runs of trials that are written without training."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+import os
+import secrets
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import mlflow
 
-from ditlab.home import Home, RunFolder
-from ditlab.reports.sweep_records import Trial
-from ditlab.spec.sweep import Sweep, build_sweep
+from ditlab.spec.sweep import build_sweep
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.sweeps.folder import trial_experiment
-from ditlab.sweeps.prepare import PreparedSweep, prepare_sweep
-from ditlab.sweeps.start import StartedSweep, create_sweep
+from ditlab.sweeps.prepare import prepare_sweep
+from ditlab.sweeps.start import create_sweep
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, update_record
 from support.trainings.workers import TINY
 
 METRIC = "eval/velocity"
-LR: dict[str, Any] = {"optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1}}
-BASE: dict[str, Any] = {**TINY, "evaluation": {"every": 2, "samples": 4, "limit": 32}}
-MACHINE = [{"CPU": 2.0, "GPU": 0.0}]
+LR = {"optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1}}
+BASE = {**TINY, "evaluation": {"every": 2, "samples": 4, "limit": 32}}
+NO_TRIALS = SimpleNamespace(search_alg=None, get_live_trials=list)
+"""Tune's controller, as far as schedulers that stop trials call it."""
 
 
-def sweep_of(space: Mapping[str, Any] | None = None, **changes: Any) -> Sweep:
+class FakeTrial:
+    """The part of Tune's trial that schedulers read."""
+
+    def __init__(self, number, **config):
+        self.trial_id = secrets.token_hex(4)  # another in each session
+        self.experiment_tag = ""
+        self.number = number
+        self.config = {"trial": {"number": number, "run_id": f"run-{number}", **config}}
+        kept = SimpleNamespace(num_to_keep=None)
+        self.run_metadata = SimpleNamespace(
+            checkpoint_manager=SimpleNamespace(checkpoint_config=kept)
+        )
+        self.has_ended = False
+
+    def set_config(self, config):
+        self.config = config
+
+    def is_finished(self):
+        return self.has_ended
+
+
+def sweep_of(space=None, **changes):
     """Four random draws of the learning rate of `tiny`, evaluated every second of its 6 steps."""
     mapping = {
         "name": "rates",
@@ -35,31 +57,29 @@ def sweep_of(space: Mapping[str, Any] | None = None, **changes: Any) -> Sweep:
     return build_sweep({**mapping, **changes}, "sweep.yaml")
 
 
-def written_sweep(folder: Path, space: Mapping[str, Any] | None = None, **changes: Any) -> Path:
+def written_sweep(folder, space=None, **changes):
     """The sweep of `sweep_of` as a file."""
     path = folder / "sweep.yaml"
     path.write_text(dump_yaml(sweep_of(space, **changes).to_dict()), encoding="utf-8")
     return path
 
 
-def prepared(sweep: Sweep, nodes: Sequence[Mapping[str, float]] = MACHINE) -> PreparedSweep:
+def prepared(sweep):
     """The sweep after its checks on a machine with two cores; DITLAB_HOME must be set."""
-    return prepare_sweep(sweep, "sweep.yaml", nodes, remote=False)
+    return prepare_sweep(sweep, "sweep.yaml", [{"CPU": 2.0, "GPU": 0.0}], remote=False)
 
 
-def started(sweep: Sweep) -> StartedSweep:
+def started(sweep):
     """The sweep with its folder and its ledger."""
     return create_sweep(prepared(sweep))
 
 
-def planned(one: StartedSweep) -> list[Trial]:
+def planned(one):
     """The trials of the sweep's ledger."""
     return one.folder.planned_trials()
 
 
-def trial_run(
-    home: Home, sweep: Sweep, trial: Trial, status: str, curve: Mapping[int, float], **changes: Any
-) -> RunFolder:
+def trial_run(home, sweep, trial, status, curve, **changes):
     """Write the record, spec and journal that a trial leaves; `curve` is its metric by step."""
     experiment = trial_experiment(sweep, trial)
     folder = create_run(
@@ -75,15 +95,13 @@ def trial_run(
     return folder
 
 
-def trial_runs(
-    home: Home, one: StartedSweep, ends: Iterable[tuple[str, Mapping[int, float]]]
-) -> None:
+def trial_runs(home, one, ends):
     """`trial_run` of the first trials of the ledger: status and curve of each."""
     for trial, (status, curve) in zip(planned(one), ends, strict=False):
         trial_run(home, one.sweep, trial, status, curve)
 
 
-def log(folder: RunFolder, points: Mapping[int, Mapping[str, float]]) -> None:
+def log(folder, points):
     """Append metrics by step to a run's journal."""
     journal = JournalWriter(folder)
     for step, values in points.items():
@@ -91,7 +109,7 @@ def log(folder: RunFolder, points: Mapping[int, Mapping[str, float]]) -> None:
     journal.close()
 
 
-def small_sweep(**fields: Any) -> dict[str, Any]:
+def small_sweep(**fields):
     """A grid of two learning rates of `tiny`, as a mapping."""
     return {
         "name": "swept",
@@ -108,7 +126,22 @@ def small_sweep(**fields: Any) -> dict[str, Any]:
     }
 
 
-def tracked_runs(home: Path, sweep_id: str) -> tuple[Any, dict[int, Any]]:
+def start_tune(home, *arguments, **streams):
+    """Start `ditlab tune` in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "ditlab", "tune", *map(str, arguments), "--json"],
+        env={**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+        **streams,
+    )
+
+
+def by_number(result):
+    """The trials of a sweep's result."""
+    return sorted(result.summary.trials, key=lambda trial: trial.number)
+
+
+def tracked_runs(home, sweep_id):
     """(MLflow's run of the sweep, MLflow's runs of its trials by number)."""
     client = mlflow.MlflowClient(f"sqlite:///{home}/mlflow.db")
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]

@@ -10,11 +10,8 @@ import pytest
 
 from ditlab.checkpoints.manifest import MANIFEST, _sealed
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
-from ditlab.errors import UserError
 from support.damage import refused
 from support.trainings.checkpoints import edit_bytes, files_of, folder_of, is_step, save, shard_of
-
-CHANGES = 1000
 
 
 def change_at_random(file, draw):
@@ -56,7 +53,7 @@ def test_a_thousand_random_changes(tmp_path):
         save(run, step)
     save(alone, 2)
     draw = random.Random(0)
-    for number in range(CHANGES):
+    for number in range(1000):
         place = (run, alone)[number % 2]
         file = files_of(place, 2)[draw.randrange(2)]
         original = file.read_bytes()
@@ -64,9 +61,8 @@ def test_a_thousand_random_changes(tmp_path):
         found = CheckpointStore.at(place).newest(warnings.append)
         assert found.manifest.step == 1 if place == run else found is None, what
         assert len(warnings) == (0 if what == "gone" and file.name == MANIFEST else 1), what
-        with pytest.raises(UserError) as raised:
+        with refused("^.{1,599}$"):
             CheckpointStore.at(place).open(2)
-        assert "\n" not in str(raised.value) and len(str(raised.value)) < 600
         file.write_bytes(original)
     assert is_step(run, 2) and is_step(alone, 2)
 
@@ -127,7 +123,7 @@ def test_what_is_no_checkpoint_is_passed_over_and_said_so(tmp_path, damage, monk
     assert CheckpointStore.at(tmp_path / "run").newest(warnings.append).manifest.step == 1
     assert len(warnings) == 1 and warnings[0].endswith("Falling back to the one before.")
     assert "\n" not in warnings[0] and len(warnings[0]) < 600
-    with pytest.raises(UserError):
+    with refused(""):
         open_checkpoint(folder_of(tmp_path / "run", 2))
 
 
@@ -163,7 +159,7 @@ def test_a_worker_that_hashes_no_shard_says_so(tmp_path, damage):
     """The first worker hashes the shards; the others open them right away."""
     save(tmp_path, 2)
     DAMAGE[damage](tmp_path)
-    with CheckpointStore.at(tmp_path).open(2, verify=False) as reader, pytest.raises(UserError):
+    with CheckpointStore.at(tmp_path).open(2, verify=False) as reader, refused(""):
         reader.weights(prefix="")
 
 

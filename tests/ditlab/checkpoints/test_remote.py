@@ -11,7 +11,6 @@ from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 
 from ditlab.checkpoints.manifest import MANIFEST, folder_of
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
-from ditlab.errors import UserError
 from support.damage import refused
 from support.marks import slow
 from support.object_store.s3 import s3_server
@@ -85,10 +84,7 @@ def test_a_remote_checkpoint_leaves_nothing_on_this_machine(query, tmp_path, mon
     assert list(tmp_path.iterdir()) == []
     assert values.tolist() == (100 + WEIGHT).tolist()
     damage(CheckpointStore.at(place), 1)
-    with (
-        CheckpointStore.at(place).open(1, verify=False) as reader,
-        refused("its hash differs"),
-    ):
+    with CheckpointStore.at(place).open(1, verify=False) as reader, refused("its hash differs"):
         reader.weights()
     assert list(tmp_path.iterdir()) == []
 
@@ -102,24 +98,15 @@ def test_a_bucket_that_does_not_exist(query):
         assert failed.kind == "write" and "worker 0" in str(failed)
 
 
-@pytest.mark.parametrize(
-    "location",
-    [
-        "foo://bucket/run",
-        "s3://",
-        "s3://b/p?nope=1",
-        "://x",
-    ],
-)
+@pytest.mark.parametrize("location", ["foo://bucket/run", "s3://", "s3://b/p?nope=1", "://x"])
 def test_a_location_that_no_library_opens(location):
     with refused(r"checkpoint\.storage="):
         CheckpointStore.at(location)
 
 
 def test_a_secret_is_refused_and_not_repeated():
-    with pytest.raises(UserError, match="environment") as raised:
+    with refused("^(?!.*hunter2).*environment"):
         CheckpointStore.at("s3://b/p?secret_key=hunter2")
-    assert "hunter2" not in str(raised.value)
 
 
 def test_a_path_may_hold_anything(tmp_path):

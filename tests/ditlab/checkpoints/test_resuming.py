@@ -30,7 +30,7 @@ def test_the_average_is_the_closed_form(tmp_path, decay):
     holds.
     """
     experiment = tiny(
-        training={"steps": 5, "ema": {"decay": decay}}, checkpoint={"every": 1, "keep": 9}
+        training__steps=5, training__ema__decay=decay, checkpoint__every=1, checkpoint__keep=9
     )
     train_here(experiment, tmp_path / "home", tmp_path / "run")
     torch.manual_seed(derived_seed(experiment.seed, "weights"))

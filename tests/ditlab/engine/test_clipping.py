@@ -12,19 +12,18 @@ from ditlab.spec.optimization import RatioZClip, ZClip
 from support.trainings.engines import (
     Job,
     Pass,
-    Step,
     drive_here,
     engine_for,
-    pieces_of,
-    put_together,
     run_step,
+    state_of,
+    steps_of,
 )
 from support.trainings.workers import tiny
 
 
-def z_score(mean, variance, **fields):
+def z_score(variance, **fields):
     clip = ZScore(ZClip(z=2.0, warmup=1, **fields))
-    clip.load({"clip.count": 1, "clip.mean": mean, "clip.variance": variance})
+    clip.load({"clip.count": 1, "clip.mean": 1.0, "clip.variance": variance})
     return clip
 
 
@@ -36,7 +35,7 @@ def test_a_spike_is_clipped_by_its_own_z_score():
     """Mean 1, deviation 0.5: a norm of 3 is 4 deviations out, twice z, so it is clipped to half of
     z deviations.
     """
-    clip = z_score(1.0, 0.25, max_norm=None)
+    clip = z_score(0.25, max_norm=None)
     assert limit(clip, 3.0) == 1.5
     # The clipped norm enters mean and then variance, as in the paper.
     mean = 0.97 * 1.0 + 0.03 * 1.5
@@ -44,10 +43,10 @@ def test_a_spike_is_clipped_by_its_own_z_score():
     assert clip.state()["clip.variance"] == pytest.approx(
         0.97 * 0.25 + 0.03 * (1.5 - mean) ** 2, rel=1e-15
     )
-    assert limit(z_score(1.0, 0.25), 3.0) == 1.0  # the bound is in force
-    assert limit(z_score(1.0, 0.25, max_norm=None), 2.0) == math.inf  # two deviations are no spike
-    assert limit(z_score(1.0, 0.0, max_norm=None), 1.25) == 1.0  # nothing varied: back to the mean
-    assert limit(z_score(1.0, 0.0, max_norm=None), 1.0) == math.inf
+    assert limit(z_score(0.25), 3.0) == 1.0  # the bound is in force
+    assert limit(z_score(0.25, max_norm=None), 2.0) == math.inf  # two deviations are no spike
+    assert limit(z_score(0.0, max_norm=None), 1.25) == 1.0  # nothing varied: back to the mean
+    assert limit(z_score(0.0, max_norm=None), 1.0) == math.inf
 
 
 def test_warm_up_takes_mean_and_population_variance():
@@ -75,9 +74,8 @@ def test_a_norm_that_is_not_finite_is_not_counted(clip):
     assert clip.state() == before
 
 
-def adaptive(stage, clip, **training):
-    training = {"steps": 6, "ema": {"decay": 0.9}, "clip": clip, **training}
-    return tiny(engine__zero={"stage": stage}, model__depth=1, training=training)
+def adaptive(stage, clip):
+    return tiny(engine__zero__stage=stage, model__depth=1, training__clip=clip)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -86,9 +84,9 @@ def test_the_limit_of_the_step_clips_the_gradient_that_adam_sees(stage):
     with single_process(use_gpu=False) as rank:
         engine = engine_for(adaptive(stage, {"kind": "zclip_ratio", "ratio": 1.0}), rank, 1)
         first = run_step(engine, 0, [Pass(0)])[1]
-        before = put_together([pieces_of(engine)], {})
+        before = state_of(engine)
         second = run_step(engine, 1, [Pass(0, 50.0)])[1]  # fifty times the gradient
-        after = put_together([pieces_of(engine)], {})
+        after = state_of(engine)
         assert second > 10 * first
         moments = [key for key in after.tensors if key[0] == "exp_avg"]
         seen = [after.tensors[key] - 0.9 * before.tensors[key] for key in moments]
@@ -103,10 +101,9 @@ def test_the_limit_of_the_step_clips_the_gradient_that_adam_sees(stage):
 )
 @pytest.mark.parametrize("stage", [0, 3])
 def test_resume_is_bit_identical(tmp_path, stage, clip):
-    steps = [Step([[Pass(0)]], number=number) for number in range(4)]
     experiment = adaptive(stage, clip)
-    unbroken = drive_here(Job(experiment, steps))
-    drive_here(Job(experiment, steps[:3], save=tmp_path / "half"))
-    resumed = drive_here(Job(experiment, steps[3:], load=tmp_path / "half"))
+    unbroken = drive_here(Job(experiment, steps_of()))
+    drive_here(Job(experiment, steps_of(numbers=range(3)), save=tmp_path / "half"))
+    resumed = drive_here(Job(experiment, steps_of(numbers=[3]), load=tmp_path / "half"))
     assert resumed.state.equals(unbroken.state)
     assert unbroken.state.scalars["clip.mean"] > 0

@@ -4,7 +4,6 @@ stage.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from ditlab.engine.distributed import single_process
 from ditlab.engine.engine import Engine
 from ditlab.inputs.noise import KeyedNoise, fixed_noise
 from ditlab.spec.compiling import missing_to_compile
-from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 from ditlab_models.contract import ANY, RealRows, SampleRequest
 from support.garbage import exempt_imports
@@ -37,13 +35,13 @@ SMALL = {
 """Changes of shipped experiments that leave every kind of block twice."""
 
 
-def small(name: str, **engine: Any) -> Experiment:
+def small(name, **engine):
     changes = [*SMALL[name], "training.precision=fp32", "schedule={kind: constant}"]
     spec = load_experiment(EXPERIMENTS / f"{name}.yaml", changes)
     return spec.replace("engine", {"zero": {"stage": 1}, "compile": False, **engine})
 
 
-def batch_for(experiment: Experiment, size: int, length: int) -> dict[str, torch.Tensor]:
+def batch_for(experiment, size, length):
     """Batch of the family's fields; images are 16 pixels wide, and `length` is that of the other
     free axes.
     """
@@ -72,7 +70,7 @@ class Measured:
     """Adam's first moments by parameter: decaying sums of the gradients so far."""
 
 
-def steps(experiment: Experiment, sizes: list[tuple[int, int]]) -> list[Measured]:
+def steps(experiment, sizes):
     """Take a step for each (batch size, length), with an evaluation after each."""
     found = []
     with single_process(use_gpu=False) as rank:
@@ -80,7 +78,7 @@ def steps(experiment: Experiment, sizes: list[tuple[int, int]]) -> list[Measured
         engine = Engine(module, experiment, rank)
         for number, (size, length) in enumerate(sizes):
             batch = batch_for(experiment, size, length)
-            noise = KeyedNoise(0, "train", number, 0, size, torch.device("cpu"), 0)
+            noise = KeyedNoise(0, "train", number, 0, size, torch.device("cpu"))
             loss = engine.forward_backward(batch, noise, True)["loss"]
             norm = float(engine.step(number, 1e-3))
             moments = {
@@ -96,9 +94,7 @@ def steps(experiment: Experiment, sizes: list[tuple[int, int]]) -> list[Measured
     return found
 
 
-def graphs(
-    monkeypatch: pytest.MonkeyPatch, experiment: Experiment, sizes: list[tuple[int, int]]
-) -> int:
+def graphs(monkeypatch, experiment, sizes):
     """Graphs that steps of these sizes take. No kernels are made of them: a graph is one whatever
     comes of it.
     """
@@ -196,7 +192,7 @@ def test_compiled_blocks_draw_the_eager_samples(name):
     experiment, cpu = small(name), torch.device("cpu")
     family, sampling = experiment.family, experiment.sampling
     torch.manual_seed(0)
-    network: Any = family.build_network(experiment.model).eval()
+    network = family.build_network(experiment.model).eval()
     for parameter in network.parameters():  # most heads begin at 0
         torch.nn.init.normal_(parameter, std=0.05)
     changes = {"steps": 6} if hasattr(sampling, "steps") else {}
@@ -210,7 +206,7 @@ def test_compiled_blocks_draw_the_eager_samples(name):
     )
     conditions = sampler.conditions(4, SampleRequest(rows=rows))
 
-    def draw() -> torch.Tensor:
+    def draw():
         return sampler.sample(network, conditions, 4, torch.Generator().manual_seed(0)).values
 
     eager = draw()
@@ -252,7 +248,7 @@ def test_every_stage_and_two_workers_train_the_same_model():
 def test_bf16_follows_eager():
     script = [Step([[Pass(0)]], number=number) for number in range(3)]
     for stage in (1, 3):
-        experiment = tiny(engine={"zero": {"stage": stage}}, training__precision="bf16")
+        experiment = tiny(engine__zero__stage=stage, training__precision="bf16")
         eager, compiled = (
             drive_here(Job(experiment.replace("engine.compile", compile), script))
             for compile in (False, True)
@@ -264,7 +260,7 @@ def test_bf16_follows_eager():
 @pytest.mark.parametrize("stage", [0, 3])
 def test_a_compiled_run_resumes_bit_for_bit(tmp_path, stage):
     experiment = tiny(
-        engine={"zero": {"stage": stage}, "compile": True}, evaluation={"every": 2, "limit": 40}
+        engine__zero__stage=stage, engine__compile=True, evaluation__every=2, evaluation__limit=40
     )
     train_here(experiment, tmp_path, tmp_path / "whole")
     train_here(experiment, tmp_path, tmp_path / "parts", stop_after=3)
@@ -273,6 +269,6 @@ def test_a_compiled_run_resumes_bit_for_bit(tmp_path, stage):
     assert same_state(newest(tmp_path / "whole"), newest(tmp_path / "parts"))
     assert not resumed.warnings
     assert newest(tmp_path / "parts").manifest.blocks.startswith("compiled by torch")
-    longer = tiny(engine={"zero": {"stage": stage}}, training__steps=8)
+    longer = tiny(engine__zero__stage=stage, training__steps=8)
     _, eager = train_here(longer, tmp_path, tmp_path / "parts")
     assert len(eager.warnings) == 1 and "and here they are eager" in eager.warnings[0]

@@ -10,7 +10,7 @@ from ditlab.engine.deepspeed_internals import check_version, import_deepspeed
 from support.damage import refused
 
 PLATFORM = Path(deepspeed_internals.__file__).parents[1]
-NAMES = (
+NAMES = [
     "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads",
     "_get_gradients_for_reduction",
     "_get_norm_groups",
@@ -29,7 +29,7 @@ NAMES = (
     "scaled_global_norm",
     "update_lp_params",
     "zero3_linear_wrap",
-)
+]
 """Names of DeepSpeed's that the engine uses."""
 
 

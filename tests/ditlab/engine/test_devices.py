@@ -3,7 +3,6 @@
 import os
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -31,8 +30,8 @@ def test_a_worker_that_sees_one_gpu_takes_it(monkeypatch, visible, local_rank, i
 
 
 def test_a_group_laid_out_for_a_gpu_begins_its_parameters_at_multiples_of_16_bytes():
-    experiment = load_experiment(EXPERIMENTS / "pixelhdm" / "small.yaml", [])
-    network: Any = experiment.family.build_network(experiment.model)
+    experiment = load_experiment(EXPERIMENTS / "pixelhdm" / "small.yaml")
+    network = experiment.family.build_network(experiment.model)
     moved = {}
     for is_aligned in (False, True):
         groups = build_optimizer(

@@ -7,7 +7,7 @@ import torch
 
 from ditlab_models.layers.lora import A
 from support.marks import slow
-from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers, module_for
+from support.trainings.engines import Job, drive_here, drive_workers, module_for, steps_of
 from support.trainings.grouped import (
     SCRIPT,
     SPLIT,
@@ -17,7 +17,6 @@ from support.trainings.grouped import (
     small,
 )
 
-STAGES = (0, 1, 2, 3)
 LORA = {"rank": 3, "alpha": 6.0, "targets": ["blocks.*.attention.*", "*.mlp"]}
 
 
@@ -37,28 +36,25 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", (0, 1, 2, 3))
 @pytest.mark.parametrize("case", CASES)
 def test_one_worker_trains_the_weights_of_the_reference(case, stage):
     experiment = tuned(stage, **CASES[case])
     module = module_for(experiment)
-    frozen = {name for name, each in module.named_parameters() if not each.requires_grad}
-    assert frozen and any(name.endswith(A) for name, _ in module.named_parameters()) == (
-        case != "frozen"
-    )
-    trace = drive_here(Job(experiment, SCRIPT))
-    assert_close(trace.state, reference_training(tuned(**CASES[case]), SCRIPT))
-    for name, start in module.named_parameters():
-        fields = {field for field, owner in trace.state.tensors if owner == name}
-        assert (fields == {"frozen"}) == (name in frozen), name
-        if name in frozen:
-            assert torch.equal(trace.state.tensors["frozen", name], start.detach().view(-1)), name
+    start = dict(module.named_parameters())
+    assert any(name.endswith(A) for name in start) == (case != "frozen")
+    state = drive_here(Job(experiment, SCRIPT)).state
+    assert_close(state, reference_training(tuned(**CASES[case]), SCRIPT))
+    frozen = {name for name, each in start.items() if not each.requires_grad}
+    assert frozen and frozen == {owner for field, owner in state.tensors if field == "frozen"}
+    for name in frozen:
+        assert ("master", name) not in state.tensors
+        assert torch.equal(state.tensors["frozen", name], start[name].detach().view(-1)), name
 
 
 @pytest.mark.parametrize("stage", [1, 3])
 def test_bf16_adapters_have_float32_masters_and_the_base_stays_in_bf16(stage):
-    experiment = tuned(stage, precision="bf16")
-    state = drive_here(Job(experiment, SCRIPT)).state
+    state = drive_here(Job(tuned(stage, precision="bf16"), SCRIPT)).state
     expected = reference_training(tuned(), SCRIPT)
     start = dict(module_for(tuned()).named_parameters())
     for (field, name), values in state.tensors.items():
@@ -116,8 +112,7 @@ def test_a_base_checkpoint_fits_the_adapted_network_and_a_state_moves_to_any_sta
     adapted = module_for(tuned()).network
     missing, unexpected = adapted.load_state_dict(base, strict=False)
     assert not unexpected and missing and all("lora_" in name for name in missing)
-    steps = [Step([[Pass(0), Pass(1)]], number=number) for number in range(4)]
-    unbroken = drive_here(Job(tuned(0), steps)).state
-    drive_here(Job(tuned(3), steps[:2], save=tmp_path / "half"))
-    moved = drive_here(Job(tuned(0), steps[2:], load=tmp_path / "half")).state
+    unbroken = drive_here(Job(tuned(0), steps_of())).state
+    drive_here(Job(tuned(3), steps_of(numbers=range(2)), save=tmp_path / "half"))
+    moved = drive_here(Job(tuned(0), steps_of(numbers=range(2, 4)), load=tmp_path / "half")).state
     torch.testing.assert_close(moved.tensors, unbroken.tensors, rtol=1e-4, atol=1e-5)

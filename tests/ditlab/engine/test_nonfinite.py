@@ -9,7 +9,7 @@ import math
 import pytest
 
 from support.marks import slow
-from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers
+from support.trainings.engines import Job, drive_here, drive_workers, steps_of
 from support.trainings.workers import tiny
 
 KINDS = [(0, "fp32"), *itertools.product((1, 2, 3), ("fp32", "bf16"))]
@@ -23,22 +23,12 @@ BAD = 2
 
 
 def experiment_of(stage, precision, clip):
-    training = {"steps": 4, "ema": {"decay": 0.9}, "precision": precision, "clip": CLIPS[clip]}
-    return tiny(engine__zero={"stage": stage}, model__depth=1, training=training)
-
-
-def steps_of(workers, numbers=range(4), poison=False, **spoiled):
-    """Steps of two passes a worker; step `BAD` is `spoiled`, or the last worker's first batch of it
-    is poisoned.
-    """
-
-    found = []
-    for number in numbers:
-        passes = [[Pass(2 * rank), Pass(2 * rank + 1)] for rank in range(workers)]
-        if poison and number == BAD:
-            passes[-1][0] = Pass(2 * workers - 2, poison=True)
-        found.append(Step(passes, number=number, **(spoiled if number == BAD else {})))
-    return found
+    return tiny(
+        engine__zero__stage=stage,
+        model__depth=1,
+        training__precision=precision,
+        training__clip=CLIPS[clip],
+    )
 
 
 SPARED = [number for number in range(4) if number != BAD]
@@ -53,7 +43,7 @@ def spared(stage, precision, clip):
 @pytest.mark.parametrize(("stage", "precision"), KINDS)
 def test_a_nan_in_a_batch_changes_nothing(stage, precision):
     found = drive_here(
-        Job(experiment_of(stage, precision, "norm"), steps_of(1, poison=True), kept=(1, 2))
+        Job(experiment_of(stage, precision, "norm"), steps_of(poisoned=BAD), kept=(1, 2))
     )
     reference = spared(stage, precision, "norm")
     assert [math.isfinite(norm) for norm in found.norms] == [True, True, False, True]
@@ -68,16 +58,14 @@ def test_a_nan_in_a_batch_changes_nothing(stage, precision):
 @pytest.mark.parametrize("stage", [0, *slow(1, 2), 3])
 def test_an_unhealthy_loss_changes_nothing_whatever_the_clipping(stage, clip):
     """The caller's word: a loss may be infinite where its gradient is not."""
-    found = drive_here(
-        Job(experiment_of(stage, "fp32", clip), steps_of(1, healthy=False), kept=(1, 2))
-    )
+    found = drive_here(Job(experiment_of(stage, "fp32", clip), steps_of(spoiled=BAD), kept=(1, 2)))
     assert all(math.isfinite(norm) for norm in found.norms)
     assert found.states[2].equals(found.states[1])
     assert found.state.equals(spared(stage, "fp32", clip).state)
 
 
 def test_a_nan_in_one_of_two_workers_stops_the_update_in_both():
-    scripts = steps_of(2, poison=True), steps_of(2, SPARED)
+    scripts = steps_of(2, poisoned=BAD), steps_of(2, SPARED)
     jobs = [Job(experiment_of(*kind, "norm"), script) for kind in KINDS for script in scripts]
     traces = iter(drive_workers(jobs, 2))
     for kind, found, reference in zip(KINDS, traces, traces, strict=True):

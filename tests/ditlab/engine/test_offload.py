@@ -17,9 +17,9 @@ from support.trainings.engines import (
     drive_workers,
     engine_for,
     module_for,
-    pieces_of,
-    put_together,
     run_step,
+    state_of,
+    steps_of,
 )
 from support.trainings.workers import tiny
 
@@ -36,6 +36,9 @@ def named(zero):
     return "-".join(map(str, zero.values()))
 
 
+OFFLOADED = pytest.mark.parametrize("zero", CPU, ids=named)
+
+
 def experiment_of(zero, precision="fp32"):
     # Wide enough that partitions exceed the megabyte below which DeepSpeed keeps state in memory
     # after all.
@@ -43,60 +46,52 @@ def experiment_of(zero, precision="fp32"):
     return tiny(**wide, engine__zero=zero, training__precision=precision)
 
 
-def script(workers=1, numbers=range(4), poison=False):
-    """Steps of two passes a worker; the third holds a NaN where there is `poison`."""
-
-    found = []
-    for number in numbers:
-        passes = [[Pass(2 * rank), Pass(2 * rank + 1)] for rank in range(workers)]
-        if poison and number == 2:
-            passes[0][0] = Pass(0, poison=True)
-        found.append(Step(passes, number=number))
-    return found
-
-
 @pytest.fixture(scope="module")
 def here():
-    return drive_here(Job(experiment_of({"stage": 3}), script()))
+    return drive_here(Job(experiment_of({"stage": 3}), steps_of()))
 
 
 @pytest.fixture(scope="module")
 def first_step(tmp_path_factory):
     """State after one step without offload."""
     path = tmp_path_factory.mktemp("first") / "one"
-    drive_here(Job(experiment_of({"stage": 1}), script(numbers=[0]), save=path))
+    drive_here(Job(experiment_of({"stage": 1}), steps_of(numbers=[0]), save=path))
     return path
 
 
-@pytest.mark.parametrize("zero", CPU, ids=named)
+@OFFLOADED
 def test_it_trains_like_without_and_resumes_bit_identically(here, tmp_path, zero):
     experiment = experiment_of(zero)
-    found = drive_here(Job(experiment, script()))
+    found = drive_here(Job(experiment, steps_of()))
     assert found.losses == pytest.approx(here.losses, rel=1e-6)
     assert found.norms == pytest.approx(here.norms, rel=1e-5)
-    drive_here(Job(experiment, script(numbers=range(2)), save=tmp_path / "half"))
-    resumed = drive_here(Job(experiment, script(numbers=range(2, 4)), load=tmp_path / "half"))
+    drive_here(Job(experiment, steps_of(numbers=range(2)), save=tmp_path / "half"))
+    resumed = drive_here(Job(experiment, steps_of(numbers=range(2, 4)), load=tmp_path / "half"))
     assert resumed.losses == found.losses[2:]
     assert resumed.state.equals(found.state)
     # Adam divides by the root of tiny second moments: summation order shows.
     torch.testing.assert_close(found.state.tensors, here.state.tensors, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("zero", CPU, ids=named)
+@OFFLOADED
 def test_state_moves_there_and_back(here, first_step, tmp_path, zero):
-    plain, there = experiment_of({"stage": 1}), experiment_of(zero)
-    drive_here(Job(there, script(numbers=[1, 2]), load=first_step, save=tmp_path / "three"))
-    found = drive_here(Job(plain, script(numbers=[3]), load=tmp_path / "three"))
+    plain = experiment_of({"stage": 1})
+    there = experiment_of(zero)
+    drive_here(Job(there, steps_of(numbers=[1, 2]), load=first_step, save=tmp_path / "three"))
+    found = drive_here(Job(plain, steps_of(numbers=[3]), load=tmp_path / "three"))
     assert found.losses == pytest.approx(here.losses[3:], rel=1e-6)
     assert found.state.scalars == here.state.scalars
 
 
 @pytest.mark.parametrize("precision", ["fp32", *slow("bf16")])
-@pytest.mark.parametrize("zero", CPU, ids=named)
+@OFFLOADED
 def test_a_nan_changes_nothing(zero, precision):
-    experiment = experiment_of(zero, precision)
-    found = drive_here(Job(experiment, script(poison=True), kept=(1, 2)))
-    reference = drive_here(Job(experiment, script(numbers=[0, 1, 3])))
+    assert_unchanged_by_a_nan(experiment_of(zero, precision))
+
+
+def assert_unchanged_by_a_nan(experiment):
+    found = drive_here(Job(experiment, steps_of(poisoned=2), kept=(1, 2)))
+    reference = drive_here(Job(experiment, steps_of(numbers=[0, 1, 3])))
     assert found.states[2].equals(found.states[1])
     assert found.state.equals(reference.state)
 
@@ -105,10 +100,8 @@ def test_a_nan_changes_nothing(zero, precision):
 def test_two_workers_offload_alike():
     """Four steps, the third with a NaN in one worker's batch."""
     places = [{"stage": 3}, *CPU]
-    script_of_two = script(2, poison=True)
-    expected, *traces = drive_workers(
-        [Job(experiment_of(zero), script_of_two) for zero in places], 2
-    )
+    jobs = [Job(experiment_of(zero), steps_of(2, poisoned=2)) for zero in places]
+    expected, *traces = drive_workers(jobs, 2)
     for found, zero in zip(traces, places[1:], strict=True):
         assert [math.isfinite(norm) for norm in found.norms] == [True, True, False, True], zero
         assert found.losses[3:] == pytest.approx(expected.losses[3:], rel=1e-6), zero
@@ -122,20 +115,19 @@ def test_evaluation_sees_the_average_and_leaves_training_alone(zero):
         engine = engine_for(experiment_of(zero), rank, 1, module=module)
         for number in range(2):
             run_step(engine, number, [Pass(0)])
-        before = put_together([pieces_of(engine)], engine.scalars())
-        image, time = torch.ones(2, 1, 8, 8), torch.full((2,), 0.5)
+        before = state_of(engine)
+        inputs = torch.ones(2, 1, 8, 8), torch.full((2,), 0.5)
         with engine.evaluating():
-            seen = engine.network(image, time)
-        assert put_together([pieces_of(engine)], engine.scalars()).equals(before)
+            seen = engine.network(*inputs)
+        assert state_of(engine).equals(before)
         loss, norm = run_step(engine, 2, [Pass(1)])
         engine.close()
     reference = module_for(experiment_of(zero))
     with torch.no_grad():
         for name, value in reference.named_parameters():
             value.copy_(before.tensors["ema", name].view(value.shape))
-        torch.testing.assert_close(
-            seen, reference.eval()("network", image, time), rtol=1e-5, atol=1e-6
-        )
+        expected = reference.eval()("network", *inputs)
+    torch.testing.assert_close(seen, expected, rtol=1e-5, atol=1e-6)
     unbroken = drive_here(Job(experiment_of(zero), [Step([[Pass(0)]])] * 2 + [Step([[Pass(1)]])]))
     assert (loss, norm) == (unbroken.losses[2], unbroken.norms[2])
 
@@ -155,8 +147,6 @@ def test_a_partition_of_several_groups(here, monkeypatch, zero):
     experiment = experiment_of(zero)
     with single_process(use_gpu=False) as rank, closing(engine_for(experiment, rank, 1)) as engine:
         assert len(engine.partitions.flats) > 1
-    whole = drive_here(Job(experiment, script()))
+    whole = drive_here(Job(experiment, steps_of()))
     assert whole.losses == pytest.approx(here.losses, rel=1e-6)
-    spoiled = drive_here(Job(experiment, script(poison=True), kept=(1, 2)))
-    spared = drive_here(Job(experiment, script(numbers=[0, 1, 3])))
-    assert spoiled.states[2].equals(spoiled.states[1]) and spoiled.state.equals(spared.state)
+    assert_unchanged_by_a_nan(experiment)

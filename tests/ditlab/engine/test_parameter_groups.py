@@ -46,7 +46,7 @@ def offloaded():
     return [small(stage, zero=zero, **GROUPS) for stage, zero in places]
 
 
-def test_groups_of_adamw_on_the_cpu_train_as_plain_ones(tmp_path):
+def test_groups_of_adamw_on_the_cpu_train_as_plain_ones():
     expected = reference_training(small(0, **GROUPS), SCRIPT)
     for experiment in offloaded():
         assert_close(drive_here(Job(experiment, SCRIPT)).state, expected)

@@ -13,11 +13,11 @@ class Device:
     for them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.host = self.done = 0.0
         self.num_events = 0
 
-    def event(self) -> "Event":
+    def event(self):
         self.num_events += 1
         return Event(self)
 
@@ -25,24 +25,24 @@ class Device:
 class Event:
     """An event of a `Device`."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device):
         self._device = device
 
-    def record(self) -> None:
+    def record(self):
         self.at = self._device.host
 
-    def query(self) -> bool:
+    def query(self):
         return self.at <= self._device.done
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         self._device.done = max(self._device.done, self.at)
 
-    def elapsed_time(self, end: "Event") -> float:
+    def elapsed_time(self, end):
         assert self.query() and end.query()
         return (end.at - self.at) * 1000
 
 
-def step_of(clock: PhaseClock, tick, seconds: dict[str, float]) -> None:
+def step_of(clock, tick, seconds):
     """One step of a loop: forward with a collective within it, the others, and 0.25 s between
     them.
     """
@@ -63,7 +63,7 @@ EXPECTED = {**SECONDS, "forward": 3.0, "log": 0.25, "checkpoint": 0.0, "evaluati
 def test_phases_of_steps_add_up_to_their_time_with_those_within_others():
     now = [100.0]
 
-    def tick(seconds: float) -> None:
+    def tick(seconds):
         now[0] += seconds
 
     clock = PhaseClock(lambda: now[0])
@@ -114,7 +114,7 @@ def test_a_device_is_read_when_it_is_there_and_never_waited_for():
     device = Device()
     clock = PhaseClock(new_event=device.event)
 
-    def tick(seconds: float) -> None:
+    def tick(seconds):
         device.host += seconds
 
     clock.restart()
@@ -140,7 +140,7 @@ def test_waiting_for_a_slow_worker_is_its_peers_reduction_at_every_stage(stages)
     is the wall time.
     """
     slept = 0.05
-    for stage, (quick, slow) in phases_by_stage(stages, slept, num_steps=2).items():
+    for stage, (quick, slow) in phases_by_stage(stages, slept).items():
         for phases, wall in (quick, slow):
             assert sum(phases.values()) == pytest.approx(wall, rel=0.02), stage
         own = [phases["forward"] + phases["backward"] for phases, _ in (quick, slow)]

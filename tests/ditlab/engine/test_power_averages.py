@@ -13,19 +13,10 @@ from support.trainings.workers import tiny
 LENGTHS = (0.05, 0.20)
 LEFT_OUT = 2
 """Step of the script whose update is not applied."""
-CASES = [
-    {"engine__zero": {"stage": 0}},
-    {"engine__zero": {"stage": 3}},
-    *slow(
-        {"engine__zero": {"stage": 2}, "training__precision": "bf16"},
-        {"engine__zero": {"stage": 1}, "optimizer": {"kind": "muon"}},
-        {"engine__zero": {"stage": 2, "offload": "cpu"}},
-    ),
-]
 
 
 def experiment_of(**changes):
-    return tiny(training__averages={"lengths": LENGTHS}, **changes)
+    return tiny(training__averages__lengths=LENGTHS, **changes)
 
 
 def script():
@@ -48,25 +39,31 @@ def assert_weighted(states):
             torch.testing.assert_close(found, expected, rtol=2e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("changes", CASES, ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"engine__zero": {"stage": 0}},
+        {"engine__zero": {"stage": 3}},
+        *slow(
+            {"engine__zero": {"stage": 2}, "training__precision": "bf16"},
+            {"engine__zero": {"stage": 1}, "optimizer": {"kind": "muon"}},
+            {"engine__zero": {"stage": 2, "offload": "cpu"}},
+        ),
+    ],
+    ids=str,
+)
 def test_averages_are_the_profiles_sums_of_the_applied_updates(changes):
     states = drive_here(Job(experiment_of(**changes), script(), kept=range(6))).states
     assert_weighted(states)
-    before, after = states[LEFT_OUT - 1], states[LEFT_OUT]
-    assert all(
-        torch.equal(before.tensors[key], after.tensors[key])
-        for key in before.tensors
-        if "power" in key[0]
-    )
+    before, after = states[LEFT_OUT - 1].tensors, states[LEFT_OUT].tensors
+    assert all(torch.equal(before[key], after[key]) for key in before if "power" in key[0])
 
 
 def test_keeping_averages_changes_nothing_else():
     plain, kept = (drive_here(Job(each, script())).state for each in (tiny(), experiment_of()))
     assert all(torch.equal(value, kept.tensors[key]) for key, value in plain.tensors.items())
-    assert {key[0] for key in kept.tensors.keys() - plain.tensors.keys()} == {
-        "power_0.05",
-        "power_0.2",
-    }
+    added = {field for field, _ in kept.tensors.keys() - plain.tensors.keys()}
+    assert added == {"power_0.05", "power_0.2"}
     assert kept.scalars.items() - plain.scalars.items() == {(START, 0.0)}
 
 

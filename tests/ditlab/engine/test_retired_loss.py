@@ -49,7 +49,7 @@ def traced(stage):
     with single_process(use_gpu=False) as rank:
         network = FAMILY.build_network(spec)
         engine = Engine(
-            TrainingModule(network, objective), tiny(engine__zero={"stage": stage}), rank, 2, 1
+            TrainingModule(network, objective), tiny(engine__zero__stage=stage), rank, 2, 1
         )
         rooted = RootedNetwork(engine, network, lambda: None)
         for step in range(STEPS):

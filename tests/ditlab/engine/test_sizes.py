@@ -19,9 +19,8 @@ from support.trainings.engines import (
     engine_for,
     module_for,
     noise_of,
-    pieces_of,
-    put_together,
     run_step,
+    state_of,
 )
 from support.trainings.workers import tiny
 
@@ -30,18 +29,17 @@ FOUR = [Pass(0), Pass(1), Pass(2), Pass(3)]
 
 
 def experiment_of(stage, **changes):
-    return tiny(engine__zero={"stage": stage}, **changes)
+    return tiny(engine__zero__stage=stage, **changes)
 
 
 @pytest.mark.slow
 def test_three_workers_share_four_micro_batches():
     """Two passes each; what counts is weighted so that the mean over all six is the mean over the
     four. A filler counts nothing, NaN or not."""
-    counts = 6 / 4
     shares = [
-        [Pass(0, counts), Pass(1, counts)],
-        [Pass(2, counts), Pass(0, 0.0, poison=True)],
-        [Pass(3, counts), Pass(3, 0.0)],
+        [Pass(0, 1.5), Pass(1, 1.5)],
+        [Pass(2, 1.5), Pass(0, 0.0, poison=True)],
+        [Pass(3, 1.5), Pass(3, 0.0)],
     ]
     whole = drive_here(Job(experiment_of(0), [Step([FOUR])] * 4))
     shared = drive_workers([Job(experiment_of(stage), [Step(shares)] * 4) for stage in STAGES], 3)
@@ -71,7 +69,8 @@ def test_fillers_alone_give_no_gradient(stage, precision):
 
 def recomputing(precision, **zero):
     return tiny(
-        engine={"zero": zero, "activation_checkpointing": True},
+        engine__zero=zero,
+        engine__activation_checkpointing=True,
         training={"steps": 6, "precision": precision},
     )
 
@@ -108,13 +107,13 @@ def test_halved_after_an_error_it_goes_on_as_before(zero, precision, where):
         losses = [run_step(engine, 0, FOUR[:2])[0]]
         with pytest.raises(MemoryError):
             break_down(engine, module, where)
-        state = put_together([pieces_of(engine)], engine.scalars())
+        state = state_of(engine)
         engine.close()
         engine = engine_for(experiment, rank, 4, 2, module)
         engine.load_state(state.read, state.scalars, has_ema=True)
-        assert put_together([pieces_of(engine)], engine.scalars()).equals(state)
+        assert state_of(engine).equals(state)
         losses += [run_step(engine, number, halves)[0] for number in (1, 2)]
-        final = put_together([pieces_of(engine)], engine.scalars())
+        final = state_of(engine)
         engine.close()
     assert losses == pytest.approx(reference.losses, abs=1e-6 if precision == "fp32" else 2e-2)
     assert final.scalars == reference.state.scalars
@@ -129,13 +128,11 @@ def break_down(engine, module, where):
     middle = module.network.blocks[0]
 
     def fail(*_):
+        hook.remove()
         raise MemoryError("out of memory")
 
     if where == "forward":
         hook = middle.register_forward_hook(fail)
     else:
         hook = middle.register_full_backward_hook(fail)
-    try:
-        engine.forward_backward(batch_of(1, FOUR[1]), noise_of(1, FOUR[1]), True)
-    finally:
-        hook.remove()
+    engine.forward_backward(batch_of(1, FOUR[1]), noise_of(1, FOUR[1]), True)

@@ -6,23 +6,8 @@ import pytest
 
 from ditlab_models.dlm import network
 from support.devices.reference_flex import use_reference_flex
+from support.trainings.family_specs import BLOCKS
 from support.trainings.workers import tiny, train_here
-
-DLM = {
-    "model": {
-        "family": "dlm",
-        "length": 256,
-        "vocabulary": 256,
-        "width": 32,
-        "depth": 2,
-        "num_heads": 2,
-        "block_size": 64,
-    },
-    "data": {"kind": "text", "length": 256, "packing": "masked"},
-    "sampling": {"block": {}, "steps": 2},
-    "batch": {"size": 4, "micro": 2},
-    "checkpoint": {"every": None},
-}
 
 
 @pytest.mark.slow
@@ -38,7 +23,7 @@ def test_losses_are_those_of_dense_attention(tmp_path, monkeypatch):
         losses = []
         for backend in ("dense", "flex"):
             monkeypatch.setattr(network, "attention_backend", lambda *of, backend=backend: backend)
-            spec = tiny(**DLM, engine=engine, training__steps=3)
+            spec = tiny(**BLOCKS, engine=engine, training__steps=3, checkpoint__every=None)
             losses.append(
                 train_here(spec, tmp_path / "home", tmp_path / f"{backend} {engine}")[1].losses
             )

@@ -1,7 +1,6 @@
 """A home with data for each test."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from support.trainings.workers import tiny
 
 
 @pytest.fixture(scope="session")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stores(tmp_path_factory):
     """The digits as a store, which takes a second to make."""
     home = Home(tmp_path_factory.mktemp("stores"))
     open_data(tiny().data, home)
@@ -20,7 +19,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def home(home: Path, stores: Path) -> Home:
+def home(home, stores):
     """A DITLAB_HOME that holds the digits and no run."""
     found = Home(home)
     shutil.copytree(stores, found.stores)
@@ -28,7 +27,7 @@ def home(home: Path, stores: Path) -> Home:
 
 
 @pytest.fixture
-def tracked_home(home: Home, mlflow_template: Path) -> Home:
+def tracked_home(home, mlflow_template):
     """The same with an MLflow database, for processes of Ray's, which would make one."""
     databases.seed(home.root, mlflow_template)
     return home

@@ -3,7 +3,6 @@ workers.
 """
 
 import threading
-from types import MappingProxyType
 
 import pytest
 
@@ -12,22 +11,16 @@ from ditlab.home import Home
 from ditlab.spec.sweep import build_sweep
 from ditlab.tracking.history import metric_history
 from ditlab_addons.ask.request import ask
-from support.sweeps import METRIC, small_sweep
+from support.sweeps import METRIC, by_number, small_sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-RACE = {"scheduler": {"kind": "race", "grace": 2, "reduction": 2}, "seeds": {"min": 2, "max": 3}}
-ASHA = {"scheduler": {"kind": "asha", "grace": 2, "reduction": 2}}
 
 
-def run_sweep(on_progress=None, fixed=MappingProxyType({}), **fields):
-    fixed = {"training.steps": 8, "resources.cpus_per_worker": 1, **fixed}
+def run_sweep(on_progress=None, fixed=None, **fields):
+    fixed = {"training.steps": 8, "resources.cpus_per_worker": 1, **(fixed or {})}
     space = {"optimizer.lr": {"kind": "grid", "values": [1e-2, 1e-6, 1.1e-2]}}
     sweep = small_sweep(space=space, fixed=fixed, concurrent=1, **fields)
     return tune(build_sweep(sweep, "test"), on_progress=on_progress)
-
-
-def by_number(result):
-    return sorted(result.summary.trials, key=lambda trial: trial.number)
 
 
 def found(result):
@@ -37,7 +30,14 @@ def found(result):
     ]
 
 
-@pytest.mark.parametrize("fields", [RACE, ASHA], ids=["race", "asha"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"scheduler": {"kind": "race", "grace": 2, "reduction": 2}, "seeds": {"min": 2, "max": 3}},
+        {"scheduler": {"kind": "asha", "grace": 2, "reduction": 2}},
+    ],
+    ids=["race", "asha"],
+)
 def test_decisions_are_those_of_evaluations_in_the_training(fields, ray, tracked_home):
     inline, asynchronous = (
         run_sweep(fixed={"evaluation.mode": mode}, **fields) for mode in ("inline", "async")

@@ -7,7 +7,6 @@ from support.damage import refused
 from support.sweeps import sweep_of
 
 TWO, EIGHT = [{"CPU": 2.0}], [{"CPU": 8.0}]
-GPUS = [{"CPU": 8.0, "GPU": 2.0}]
 
 
 def plan(nodes, trials, resources=None, **changes):
@@ -27,7 +26,7 @@ def test_note_where_fewer_trials_fit_than_concurrent():
     assert plan(TWO, 20, {"cpus_per_worker": 1}, concurrent=4) == Concurrency(
         2, CpuShare(1, 1.0), note
     )
-    on_gpus = plan(GPUS, 20, {"gpus_per_worker": 0.5}, concurrent=6)
+    on_gpus = plan([{"CPU": 8.0, "GPU": 2.0}], 20, {"gpus_per_worker": 0.5}, concurrent=6)
     assert on_gpus.note == "concurrent=6 trials do not fit at once: 4 of them do."
     assert on_gpus.num_trials == 4
 

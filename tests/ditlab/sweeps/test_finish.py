@@ -1,8 +1,5 @@
 """End of a sweep: its records, its report, its summary for the terminal."""
 
-from dataclasses import dataclass, field
-from typing import Any
-
 import pytest
 
 from ditlab.cli.sweeps.commands import summary_lines
@@ -16,15 +13,12 @@ from support.damage import refused
 from support.sweeps import LR, METRIC, planned, started, sweep_of, trial_run
 
 
-@dataclass
 class FakeParent:
     """Parent run that remembers how it ended."""
 
-    status: str = ""
-    files: list[Any] = field(default_factory=list)
-
     def end(self, status, summary, files, spec=None):
-        self.status, self.files = status, list(files)
+        self.status = status
+        self.files = list(files)
 
 
 def finish(one, status, parent=None, reason=""):
@@ -42,10 +36,10 @@ def sweep_with(home):
         one = started(sweep_of(trials=len(statuses)))
         for trial, status in zip(planned(one), statuses, strict=True):
             if status != "waiting":
-                ended = {"curve": {2: 3.0, 6: trial.number + 1.0}}
-                if status == "failed":
-                    ended = {"curve": {}, "message": message}
-                trial_run(home, one.sweep, trial, status, **ended)
+                has_failed = status == "failed"
+                curve = {} if has_failed else {2: 3.0, 6: trial.number + 1.0}
+                said = message if has_failed else ""
+                trial_run(home, one.sweep, trial, status, curve, message=said)
         return one
 
     return make
@@ -70,22 +64,21 @@ def test_result_for_json(sweep_with):
     trials = planned(one)
     assert [trial["number"] for trial in found["trials"]] == [1, 2, 0, 3]
     assert [trial["metrics"][METRIC] for trial in found["trials"]] == [2.0, 3.0, None, None]
-    assert found["best"] == {
+    best = {
         "number": 1,
         "run_id": trials[1].run_id,
         "values": trials[1].values,
         "step": 6,
         "metrics": {METRIC: 2.0},
     }
-    alike = {"where": {}, "trials": 2, **found["best"]}
     del found["trials"]
     assert found == {
         "run_id": one.folder.sweep_id,
         "status": "interrupted",
         "reason": "",
-        "best": found["best"],
+        "best": best,
         "why_no_best": "",
-        "best_of_comparable": [alike],
+        "best_of_comparable": [{"where": {}, "trials": 2, **best}],
         "report": str(one.folder.report / "report.html"),
     }
 
@@ -161,11 +154,11 @@ def test_summary_names_failed_trials(sweep_with):
 
 
 def test_a_signal_while_the_report_is_drawn_leaves_it_to_a_resume(sweep_with, monkeypatch):
-    def interrupted(*_: object) -> None:
+    def interrupted(*_):
         raise KeyboardInterrupt
 
     one, parent = sweep_with("finished"), FakeParent()
-    warnings: list[str] = []
+    warnings = []
     with monkeypatch.context() as patched:
         patched.setattr("ditlab.sweeps.results.write_sweep_report", interrupted)
         result = finish_sweep(one, "finished", 10.0, parent, warnings.append)
@@ -179,7 +172,7 @@ def test_a_signal_while_the_report_is_drawn_leaves_it_to_a_resume(sweep_with, mo
 def test_report_that_cannot_be_written_costs_a_warning_and_not_the_result(sweep_with):
     one = sweep_with("finished")
     one.folder.report.write_text("a file in the way")
-    warnings: list[str] = []
+    warnings = []
     result = finish_sweep(one, "finished", 10.0, FakeParent(), warnings.append)
     assert result.to_dict()["best"]["number"] == 0
     assert len(warnings) == 1 and warnings[0].startswith(f"{one.folder.report} cannot be written")

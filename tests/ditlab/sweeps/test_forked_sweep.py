@@ -4,7 +4,6 @@ import pytest
 
 from ditlab.api.sweeps import tune
 from ditlab.api.training import train
-from ditlab.errors import UserError
 from ditlab.runs.launch import recorded_checkpoints
 from ditlab.spec.sweep import build_sweep
 from ditlab.tracking.records import list_runs, read_record
@@ -26,8 +25,7 @@ def test_a_sweep_holds_its_parents_checkpoint_from_its_start_on(home, parent):
     fixed = {"start.run": parent, "start.step": 3}
     one = started(sweep_of(fixed=fixed))
     assert all(trial.experiment.start.point == f"{parent}@3" for trial in one.prepared.trials)
-    store = recorded_checkpoints(home.run(parent))
-    assert store.held_digest(3, one.folder.sweep_id)
+    assert recorded_checkpoints(home.run(parent)).held_digest(3, one.folder.sweep_id)
     with refused(rf"run {parent} is needed by run {one.folder.sweep_id} \(rates\)"):
         plan_removal([parent])
     width = {"model.width": {"kind": "choice", "values": [48]}}
@@ -54,7 +52,7 @@ def test_trials_on_ray_go_on_from_the_same_checkpoint(ray, home, parent):
         )
         assert same_state(newest(folder.checkpoints), newest(alone.folder / "checkpoints"))
         remove_runs(alone.run_id)
-    with pytest.raises(UserError, match=rf"run {parent} is the parent of "):
+    with refused(rf"run {parent} is the parent of "):
         plan_removal([parent])
     remove_runs(result.sweep_id)
     assert recorded_checkpoints(home.run(parent)).held_digest(3, result.sweep_id) is None

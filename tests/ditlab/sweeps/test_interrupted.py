@@ -1,73 +1,51 @@
 """Sweeps in processes of their own that are killed or interrupted, and resumed."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ditlab.home import Home
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.history import metric_history
-from ditlab.tracking.records import RunRecord, list_runs
+from ditlab.tracking.records import list_runs
 from support.clusters.faults import processes_of, wait_until
 from support.clusters.unbroken import checkpoint_of
 from support.command import run_process
-from support.sweeps import small_sweep, tracked_runs
+from support.sweeps import LR, small_sweep, start_tune, tracked_runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def written(folder: Path, **fields: Any) -> Path:
+def written(folder, **fields):
     path = folder / "sweep.yaml"
     path.write_text(dump_yaml(small_sweep(**fields)))
     return path
 
 
-def start_tune(home: Path, *arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "ditlab", "tune", *map(str, arguments), "--json"]
-    environment = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command,
-        env=environment,
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def trial_records(home: Path) -> list[RunRecord]:
+def trial_records(home):
     """Records of the trials that have started."""
     records = list_runs(Home(home)) if (home / "train").exists() else []
     return [record for record in records if record.trial >= 0]
 
 
-DRAWN = {
-    "trials": 5,
-    "space": {"optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-2}},
-}
-VALUES = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2]
-SEARCHES = {
-    "random": {"search": {"kind": "random"}, **DRAWN},
-    "grid": {"space": {"optimizer.lr": {"kind": "grid", "values": VALUES}}},
-    "optuna": {"search": {"kind": "optuna", "startup": 2}, **DRAWN},
+PIPED = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+RATES = {
+    "random": {"search": {"kind": "random"}, "trials": 5, "space": LR},
+    "grid": {"space": {"optimizer.lr": {"kind": "grid", "values": [1e-4, 3e-4, 1e-3, 3e-3, 1e-2]}}},
 }
 
 
-@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("search", RATES)
 def test_killed_sweep_is_resumed_with_the_same_trials(search, tmp_path):
-    home, unbroken_home = tmp_path / "home", tmp_path / "unbroken"
+    home = tmp_path / "home"
     fixed = {"training.steps": 40, "evaluation.every": 20}
-    path = written(tmp_path, concurrent=1, fixed=fixed, **SEARCHES[search])
-    process = start_tune(home, path)
+    path = written(tmp_path, concurrent=1, fixed=fixed, **RATES[search])
+    process = start_tune(home, path, **PIPED)
 
-    def num_finished() -> int:
+    def num_finished():
         return sum(record.status == "finished" for record in trial_records(home))
 
     wait_until(lambda: process.poll() is not None or num_finished() >= 2, 200, "two trials")
@@ -90,20 +68,19 @@ def test_killed_sweep_is_resumed_with_the_same_trials(search, tmp_path):
         series = metric_history(Home(home).run(trial["run_id"]))["train/loss"]
         assert series.steps.tolist() == list(range(1, 41))
     assert sorted(tracked_runs(home, sweep.run_id)[1]) == [0, 1, 2, 3, 4]
-    if search != "optuna":
-        unbroken = run_process("tune", path, "--json", home=unbroken_home)
-        for trial in unbroken.json["trials"]:
-            for part in ("values", "metrics"):
-                assert trial[part] == trials[trial["number"]][part]
+    unbroken = run_process("tune", path, "--json", home=tmp_path / "unbroken")
+    for trial in unbroken.json["trials"]:
+        for part in ("values", "metrics"):
+            assert trial[part] == trials[trial["number"]][part]
     wait_until(lambda: processes_of(home) == [], 30, "the end of all processes")
 
 
 def test_ctrl_c_saves_checkpoints_from_which_trials_are_resumed(tmp_path):
     home = tmp_path / "home"
     path = written(tmp_path, fixed={"training.steps": 1500, "evaluation.every": 500}, concurrent=2)
-    process = start_tune(home, path)
+    process = start_tune(home, path, **PIPED)
 
-    def has_reached_step_20() -> bool:
+    def has_reached_step_20():
         journals = [Home(home).run(record.run_id).journal for record in trial_records(home)]
         return any(journal.exists() and '"step":20,' in journal.read_text() for journal in journals)
 

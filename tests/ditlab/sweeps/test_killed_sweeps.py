@@ -5,9 +5,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,29 +14,17 @@ from ditlab.sweeps.folder import SweepFolder, read_takeovers
 from ditlab.tracking.records import list_runs
 from support.clusters.faults import processes_of, wait_until
 from support.command import run_process
-from support.sweeps import small_sweep
+from support.sweeps import small_sweep, start_tune
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-KILLS = 4
 RATES = {"optimizer.lr": {"kind": "loguniform", "low": 1e-5, "high": 1e-1}}
 STEPS = {"training.steps": 120, "evaluation.every": 20, "checkpoint.every": 30}
-DRAWN: dict[str, Any] = {
-    "search": {"kind": "random"},
-    "space": RATES,
-    "trials": 6,
-    "concurrent": 1,
-    "fixed": STEPS,
-}
-KINDS: dict[str, dict[str, Any]] = {
+DRAWN = {"search": {"kind": "random"}, "space": RATES, "trials": 6, "concurrent": 1, "fixed": STEPS}
+KINDS = {
     "asha": {**DRAWN, "scheduler": {"kind": "asha", "grace": 20, "reduction": 2}},
     "median": {**DRAWN, "scheduler": {"kind": "median", "grace": 20, "min_trials": 2}},
-    "pbt": {
-        **DRAWN,
-        "trials": 4,
-        "concurrent": None,
-        "scheduler": {"kind": "pbt", "interval": 40},
-    },
+    "pbt": {**DRAWN, "trials": 4, "concurrent": None, "scheduler": {"kind": "pbt", "interval": 40}},
     "optuna": {**DRAWN, "search": {"kind": "optuna", "startup": 2}},
     "race": {
         "space": {"optimizer.lr": {"kind": "grid", "values": [1e-6, 3e-3]}},
@@ -51,40 +36,28 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def start_tune(home: Path, *arguments: str | Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "ditlab", "tune", *map(str, arguments), "--json"]
-    with log_of(home).open("ab") as log:
-        return subprocess.Popen(
-            command,
-            env={**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"},
-            start_new_session=True,
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-        )
-
-
-def log_of(home: Path) -> Path:
+def log_of(home):
     """Standard error of every session."""
     return home.with_suffix(".log")
 
 
-def journaled(home: Path) -> int:
+def journaled(home):
     """Bytes of the journals of all trials: the moments of a sweep."""
     return sum(path.stat().st_size for path in (home / "train").glob("*/journal.jsonl"))
 
 
-def sweep_ids(home: Path) -> list[str]:
+def sweep_ids(home):
     if not (home / "train").exists():
         return []
     return [record.run_id for record in list_runs(Home(home)) if record.trials]
 
 
-def decisions(home: Path, said: dict[str, Any]) -> list[Any]:
+def decisions(home, said):
     """Decisions of a sweep, and its results, by the numbers of its trials."""
     (sweep_id,) = sweep_ids(home)
     planned = SweepFolder(Home(home).run(sweep_id)).planned_trials()
     numbers = {trial.run_id: trial.number for trial in planned}
-    found: list[Any] = [said.get("verdict")]
+    found = [said.get("verdict")]
     for trial in sorted(said["trials"], key=lambda trial: trial["number"]):
         taken = [
             (takeover.step, numbers[takeover.donor], takeover.donor_step, takeover.values)
@@ -106,13 +79,15 @@ def test_a_sweep_that_was_killed_decides_as_an_unbroken_one(kind, tmp_path):
 
     home = tmp_path / "home"
     draws = random.Random(kind)
-    moments = sorted(draws.uniform(0.02, 0.95) * size for _ in range(KILLS))
+    moments = sorted(draws.uniform(0.02, 0.95) * size for _ in range(4))
     for moment in moments:
-        process = start_tune(home, *(["--resume", *sweep_ids(home)] if sweep_ids(home) else [path]))
+        words = ["--resume", *sweep_ids(home)] if sweep_ids(home) else [path]
+        with log_of(home).open("ab") as log:
+            process = start_tune(home, *words, stdout=subprocess.DEVNULL, stderr=log)
         # a session adds records of its own, so a moment may be over as it begins
         least = max(moment, journaled(home) + 1)
 
-        def is_reached(process: Any = process, least: float = least) -> bool:
+        def is_reached(process=process, least=least):
             return process.poll() is not None or journaled(home) >= least
 
         wait_until(is_reached, 600, f"{least:.0f} bytes of journals")

@@ -4,23 +4,21 @@ stopped and resumed.
 
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ditlab.home import Home
-from ditlab.tracking.records import RunRecord, list_runs
+from ditlab.tracking.records import list_runs
 from support.clusters.faults import wait_until
 from support.clusters.followed import Followed
-from support.clusters.lab import Lab, lab
+from support.clusters.lab import lab
 from support.clusters.ray_jobs import RayJob
 from support.sweeps import written_sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 STEPS, TRIALS = 600, 4
-FIXED: dict[str, Any] = {
+FIXED = {
     "training.steps": STEPS,
     "evaluation.every": 200,
     "evaluation.samples": 0,
@@ -33,32 +31,31 @@ FIXED: dict[str, Any] = {
 class Trials:
     """Trials of the only sweep in a home."""
 
-    def __init__(self, ours: Lab) -> None:
+    def __init__(self, ours):
         self._home = Home(ours.home)
-        self._followed: dict[str, Followed] = {}
+        self._followed = {}
 
-    def sweep(self) -> RunRecord:
+    def sweep(self):
         return next(record for record in list_runs(self._home) if record.trials)
 
-    def all(self) -> dict[int, Followed]:
+    def records(self):
+        return [record for record in list_runs(self._home) if record.trial >= 0]
+
+    def all(self):
         """The journal of each trial that has started, by number."""
-        for record in list_runs(self._home):
-            if record.trial >= 0:
-                self._followed.setdefault(
-                    record.run_id, Followed(self._home.root, record.name, number=record.trial)
-                )
+        for record in self.records():
+            journal = Followed(self._home.root, record.name, number=record.trial)
+            self._followed.setdefault(record.run_id, journal)
         return {one.number: one.look() for one in self._followed.values()}
 
-    def training(self) -> list[Followed]:
+    def training(self):
         return [one for one in self.all().values() if 0 < one.step < STEPS]
 
-    def statuses(self) -> dict[int, str]:
-        return {
-            record.trial: record.status for record in list_runs(self._home) if record.trial >= 0
-        }
+    def statuses(self):
+        return {record.trial: record.status for record in self.records()}
 
 
-def test_trials_survive_the_loss_of_a_node_and_a_stop(tmp_path: Path) -> None:
+def test_trials_survive_the_loss_of_a_node_and_a_stop(tmp_path):
     with lab(tmp_path) as ours:
         ours.nodes.start_head(num_cpus=0)
         nodes = [ours.nodes.add_node(), ours.nodes.add_node()]
@@ -68,8 +65,8 @@ def test_trials_survive_the_loss_of_a_node_and_a_stop(tmp_path: Path) -> None:
         )
         job, trials = RayJob(ours.nodes, ["tune", spec, "--json"]), Trials(ours)
 
-        def going(job: RayJob, what: str, is_so: Any) -> None:
-            def seen() -> bool:
+        def going(job, what, is_so):
+            def seen():
                 time.sleep(0.5)
                 assert not job.has_ended(), job.log()
                 return bool(is_so())
@@ -104,7 +101,7 @@ def test_trials_survive_the_loss_of_a_node_and_a_stop(tmp_path: Path) -> None:
         check(ours, trials, job.log())
 
 
-def check(ours: Lab, trials: Trials, log: str) -> None:
+def check(ours, trials, log):
     """Check that every trial is whole and tracked below one parent, and that the report exists."""
     assert trials.statuses() == dict.fromkeys(range(TRIALS), "finished")
     sweep, steps = trials.sweep(), list(range(1, STEPS + 1))
@@ -112,9 +109,7 @@ def check(ours: Lab, trials: Trials, log: str) -> None:
     carried = set()
     for number, run in trials.all().items():
         assert [loss.step for loss in run.losses] == steps, number
-        run_id = next(
-            record.run_id for record in list_runs(Home(ours.home)) if record.trial == number
-        )
+        (run_id,) = (record.run_id for record in trials.records() if record.trial == number)
         tracked = ours.mlflow.run(run_id)
         tags = {tag["key"]: tag["value"] for tag in tracked["data"]["tags"]}
         assert (tags["mlflow.parentRunId"], tags["ditlab.trial"]) == (parent, str(number))

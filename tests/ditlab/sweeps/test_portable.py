@@ -22,12 +22,15 @@ def listed(sweep, path):
     return list(sweep.space[path].values)
 
 
+def data(path):
+    return {**BASE, "data": {"kind": "arrow", "path": path}}
+
+
 def test_name_of_a_store_becomes_its_path(home):
     known = home.stores / "known"
     known.mkdir(parents=True)
     (known / "store.json").touch()
-    base = {**BASE, "data": {"kind": "arrow", "path": "known"}}
-    assert portable(home, base=base).base["data"]["path"] == str(known)
+    assert portable(home, base=data("known")).base["data"]["path"] == str(known)
 
 
 def test_axis_over_whole_data_sections(home, tmp_path):
@@ -41,9 +44,8 @@ def test_axis_over_whole_data_sections(home, tmp_path):
 
 
 def test_axis_over_paths(home, tmp_path):
-    base = {**BASE, "data": STORES["one"]}
-    paths = ["one", "~/two", "../three", "/four", "s3://bucket/five"]
-    found = portable(home, {"data.path": {"kind": "grid", "values": paths}}, base=base, trials=5)
+    axis = {"kind": "grid", "values": ["one", "~/two", "../three", "/four", "s3://bucket/five"]}
+    found = portable(home, {"data.path": axis}, base=data("one"), trials=5)
     there = [tmp_path / "one", tmp_path / "me" / "two", tmp_path.parent / "three"]
     assert listed(found, "data.path") == [*map(str, there), "/four", "s3://bucket/five"]
 
@@ -54,7 +56,7 @@ def test_paths_under_fixed(home, tmp_path):
         "data": {"kind": "arrow", "path": str(tmp_path / "one")},
         "checkpoint.storage": str(tmp_path / "kept"),
     }
-    found = portable(home, base={**BASE, "data": STORES["one"]}, fixed={"data.path": "two"})
+    found = portable(home, base=data("one"), fixed={"data.path": "two"})
     assert found.fixed == {"data.path": str(tmp_path / "two")}
     assert found.base["data"]["path"] == str(tmp_path / "one")
 
@@ -80,7 +82,7 @@ def test_portable_sweep_stays_the_same_in_another_directory(home, monkeypatch, t
     assert portable_sweep(once, home)[0].to_dict() == once.to_dict()
 
 
-def test_tracking_address(home, tmp_path):
+def test_tracking_address(home):
     sweep, address = portable_sweep(sweep_of(), home)
     assert "tracking.uri" not in sweep.fixed and address  # DITLAB_HOME can be moved
     sweep, address = portable_sweep(sweep_of(fixed={"tracking.uri": "http://host:5000"}), home)

@@ -20,7 +20,7 @@ class Channel(dict):
 
 
 def test_states_of_trials(home):
-    one, channel, warnings = started(sweep_of(trials=4)), Channel(), []
+    one, channel, warnings = started(sweep_of()), Channel(), []
     first, second, _, last = trials = planned(one)
     trial_run(home, one.sweep, first, "finished", {2: 3.0, 6: 2.0})
     trial_run(home, one.sweep, second, "running", {2: 3.0})

@@ -6,9 +6,18 @@ from ditlab.reports.sweep_records import MetricCurve, best, rank
 from ditlab.spec.files import load_experiment
 from ditlab.sweeps.folder import Takeover, record_takeover, trial_experiment
 from ditlab.sweeps.results import best_spec, ranking_table, summarize_sweep
-from ditlab.sweeps.trial import values_at
 from support.damage import refused
-from support.sweeps import METRIC, log, planned, prepared, started, sweep_of, trial_run, trial_runs
+from support.sweeps import (
+    LR,
+    METRIC,
+    log,
+    planned,
+    prepared,
+    started,
+    sweep_of,
+    trial_run,
+    trial_runs,
+)
 
 STATUSES = ["finished", "finished", "stopped", "failed", "interrupted", "running"]
 CURVES = [
@@ -34,12 +43,10 @@ def sweep(home):
 def test_summary_holds_every_trial(sweep):
     found = summarize_sweep(sweep, 12.5)
     assert [trial.status for trial in found.trials] == [*STATUSES, "waiting"]
-    assert [trial.number for trial in found.trials] == list(range(7))
     for trial, expected in zip(found.trials, planned(sweep), strict=True):
-        assert (trial.run_id, trial.values) == (expected.run_id, expected.values)
+        for fact in ("number", "run_id", "values"):
+            assert getattr(trial, fact) == getattr(expected, fact)
     assert [trial.step for trial in found.trials] == [6, 6, 2, 0, 2, 0, 0]
-    values = [trial.metrics.get(METRIC) for trial in found.trials]
-    assert values == [1.0, 0.5, 8.0, 9.0, 0.1, None, None]
     assert found.trials[3].note == "diverged: loss is NaN" and found.trials[0].note == ""
     assert found.trials[0].total_steps == 6 and found.trials[6].curves == {}
     facts = (found.sweep_id, found.name, found.seconds, found.total_trials, found.base)
@@ -133,7 +140,7 @@ def test_scales_of_the_axes(home):
     one = started(
         sweep_of(
             {
-                "optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
+                **LR,
                 "training.ema.decay": {"kind": "uniform", "low": 0.5, "high": 0.9},
                 "model.depth": {"kind": "choice", "values": [1, 2]},
                 "schedule.kind": {"kind": "choice", "values": ["constant", "warmup_cosine"]},
@@ -148,10 +155,3 @@ def test_scales_of_the_axes(home):
     table = ranking_table(found)
     for kind, warmup in zip(table["schedule.kind"], table["schedule.warmup"], strict=True):
         assert (kind == "constant") == (warmup is None)
-
-
-def test_values_at_a_step_are_the_journal_s(home):
-    one = started(sweep_of())
-    folder = trial_run(home, one.sweep, planned(one)[0], "interrupted", {2: 1.0, 4: 0.5})
-    assert values_at(folder, 2, [METRIC, "eval/other"]) == {METRIC: 1.0}
-    assert values_at(folder, 3, [METRIC]) == {}

@@ -5,18 +5,17 @@ Optuna's study, and mistakes.
 from itertools import product
 
 import pytest
+from optuna.trial import TrialState
 
 from ditlab.spec.quick import shorten_sweep
 from ditlab.spec.sweep_space import check_sweep
 from ditlab.sweeps.folder import trial_experiment
 from ditlab.sweeps.prepare import unshared_axes
 from ditlab.sweeps.results import summarize_sweep
-from ditlab.sweeps.search import OptunaTrials, make_study
 from ditlab.sweeps.start import find_stored_sweep, resume_sweep
 from support.damage import refused
-from support.sweeps import METRIC, planned, prepared, started, sweep_of, trial_run
-
-OPTUNA = {"search": {"kind": "optuna", "startup": 1}, "trials": 2, "seeds": 3}
+from support.searches import Session
+from support.sweeps import LR, METRIC, planned, prepared, started, sweep_of, trial_run
 
 
 def test_all_configurations_come_at_the_first_seed_first(home):
@@ -51,48 +50,40 @@ def test_a_resumed_sweep_may_have_more_configurations_and_seeds(home):
         find_stored_sweep(home, one.folder.sweep_id, sweep_of(trials=3))
 
 
-def test_the_study_gets_the_mean_of_a_configuration(home):
-    one = started(sweep_of(**OPTUNA))
-    search = OptunaTrials(one.sweep, [], lambda *trial: one.folder.plan_trial(home, *trial))
-    asked = [search.suggest(f"tune-{number}")["trial"] for number in range(3)]
-    assert [(trial["configuration"], trial["seed"]) for trial in asked] == [(0, 0), (0, 1), (0, 2)]
-    assert len({str(trial["values"]) for trial in asked}) == 1
-
-    def finished():
-        study = make_study(one.sweep, list(search.trials.values()))
-        return [trial for trial in study.trials if trial.state.is_finished()]
-
-    for number, value in enumerate((1.0, 2.0, 6.0)):
-        assert not finished()
-        search.on_trial_complete(f"tune-{number}", {METRIC: value, "step": 6, "status": "finished"})
-    assert [trial.value for trial in finished()] == [3.0]
-    assert search.suggest("tune-3")["trial"]["configuration"] == 1 and len(planned(one)) == 6
+def test_the_study_gets_the_mean_of_a_configuration():
+    session = Session(sweep_of(search={"kind": "optuna", "startup": 1}, trials=2, seeds=3))
+    asked = [session.ask() for _ in range(3)]
+    assert [(trial.configuration, trial.seed) for _, trial in asked] == [(0, 0), (0, 1), (0, 2)]
+    assert len({str(trial.values) for _, trial in asked}) == 1
+    for (tune_id, _), value in zip(asked, (1.0, 2.0, 6.0), strict=True):
+        assert session.states() == [TrialState.RUNNING]
+        session.tell(tune_id, value)
+    assert session.study().best_value == 3.0
+    assert session.ask()[1].configuration == 1 and len(session.ledger) == 6
 
 
 @pytest.mark.parametrize(
-    ("space", "changes", "message"),
+    ("changes", "message"),
     [
         (
-            {"seed": {"kind": "grid", "values": [0, 1]}},
-            {},
+            {"space": {"seed": {"kind": "grid", "values": [0, 1]}}},
             r"space\.seed and seeds=3 both set the seed of a trial",
         ),
         (
-            None,
             {"scheduler": {"kind": "pbt", "interval": 2}},
             r"seeds=3 repeats a configuration, and under scheduler\.kind=pbt",
         ),
-        (None, {"trials": 4000}, "seeds=3 makes 12,000 runs of 4,000 configurations"),
+        ({"trials": 4000}, "seeds=3 makes 12,000 runs of 4,000 configurations"),
     ],
 )
-def test_mistakes(space, changes, message):
+def test_mistakes(changes, message):
     with refused(message):
-        check_sweep(sweep_of(space, **{"seeds": 3, **changes}), "sweep.yaml")
+        check_sweep(sweep_of(**{"seeds": 3, **changes}), "sweep.yaml")
 
 
 def test_axes_by_which_draws_differ_are_named():
     space = {
-        "optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
+        **LR,
         "batch.size": {"kind": "choice", "values": [16, 32]},
         "objective.time": {
             "kind": "choice",

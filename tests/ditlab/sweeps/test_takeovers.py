@@ -27,7 +27,8 @@ def folder(home):
 @pytest.fixture(scope="module")
 def before():
     return tiny(
-        schedule={"kind": "warmup_cosine", "warmup": 1},
+        schedule__kind="warmup_cosine",
+        schedule__warmup=1,
         training__clip={"kind": "norm", "max_norm": 1.0},
     )
 

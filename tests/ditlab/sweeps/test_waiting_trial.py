@@ -1,7 +1,6 @@
 """A trial whose leading process was lost while it waited for a decision hears of it later."""
 
 from types import SimpleNamespace
-from typing import ClassVar
 
 import pytest
 
@@ -15,25 +14,14 @@ from ditlab.tracking.records import read_record
 from ditlab.training.reporting import RunOutcome
 from support.sweeps import METRIC, planned, started, sweep_of, trial_run
 
-ASHA = {"kind": "asha", "grace": 2, "reduction": 2}
-CURVE = {0: 9.0, 2: 3.0, 4: 2.0}
 
-
-class Channel:
-    """Topics of all channels in this process."""
-
-    topics: ClassVar[dict] = {}
-
-    def __init__(self, name):
-        self._name = name
+class Channel(dict):
+    """All channels of a sweep, in this process."""
 
     def put(self, topic, value):
-        self.topics[self._name, topic] = value
+        self[topic] = value
 
     try_put = put
-
-    def get(self, topic):
-        return self.topics.get((self._name, topic))
 
     def clear(self):
         pass
@@ -42,16 +30,16 @@ class Channel:
 @pytest.fixture
 def lead(home, monkeypatch):
     """Makes the thread of a trial that was killed, by its newest checkpoint and its config."""
-    monkeypatch.setattr(trials, "KeyValueChannel", Channel)
-    monkeypatch.setattr(Channel, "topics", {})
+    channel = Channel()
+    monkeypatch.setattr(trials, "KeyValueChannel", lambda name: channel)
     outcome = RunOutcome("finished", 6, {METRIC: 1.0}, None)
     monkeypatch.setattr(TrialThread, "_train", lambda self: outcome)
-    one = started(sweep_of(scheduler=ASHA))
+    one = started(sweep_of(scheduler={"kind": "asha", "grace": 2, "reduction": 2}))
 
     def make(checkpoint, **config):
         trial = planned(one)[0]
         if not home.run(trial.run_id).record.exists():
-            trial_run(home, one.sweep, trial, "running", CURVE)
+            trial_run(home, one.sweep, trial, "running", {0: 9.0, 2: 3.0, 4: 2.0})
         store = SimpleNamespace(last_step=lambda: checkpoint)
         monkeypatch.setattr(trials, "checkpoint_store", lambda *_: store)
         place = one.folder.sweep_id
@@ -59,6 +47,7 @@ def lead(home, monkeypatch):
         return TrialThread(home, place, one.sweep, share, None, {**trial.to_dict(), **config})
 
     make.sweep = one
+    make.channel = channel
     return make
 
 
@@ -70,7 +59,7 @@ def test_the_evaluation_of_the_newest_checkpoint_is_reported_again(lead):
     assert thread.next_result() == {"step": 4, METRIC: 2.0}
     assert thread.next_result() == TRAINED
     # an older checkpoint than the newest one would be waited for at step 2
-    assert [value for (_, topic), value in Channel.topics.items() if topic == "go"] == [4]
+    assert lead.channel["go"] == 4
 
 
 @pytest.mark.parametrize("checkpoint", [-1, 3, 6])
@@ -81,7 +70,7 @@ def test_a_trial_that_waited_nowhere_trains_on_at_once(lead, checkpoint):
 def test_a_trial_that_is_stopped_there_trains_no_step(lead, home):
     thread = lead(4)
     thread.next_result()
-    stop_trial(Channel(f"sweep-{lead.sweep.folder.sweep_id}"), 0)
+    stop_trial(lead.channel, 0)
     assert thread.next_result() == {"step": 4, METRIC: 2.0, "done": True, "status": "stopped"}
     folder = home.run(planned(lead.sweep)[0].run_id)
     record = read_record(folder)

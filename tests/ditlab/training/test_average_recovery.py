@@ -1,7 +1,6 @@
 """Averages over kills, resumes, roll-backs, halved micro-batches, other workers and forks."""
 
 import shutil
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,9 +9,7 @@ from ditlab.averages import START, PowerProfile, snapshot_steps
 from ditlab.checkpoints.kept_averages import average_snapshots, open_averages
 from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.engine.distributed import single_process
 from ditlab.spec.start import Start
-from ditlab.training.trainer import train
 from support.planted.faulty_losses import faulty, poison
 from support.trainings.averaged import (
     SMALL,
@@ -24,14 +21,7 @@ from support.trainings.averaged import (
     same_snapshots,
     snapshots_of,
 )
-from support.trainings.workers import (
-    Recorder,
-    newest,
-    tiny,
-    train_here,
-    train_workers,
-    training_run,
-)
+from support.trainings.workers import newest, tiny, train_here, train_workers
 
 
 def kill_behind(folder, step, unfinished=()):
@@ -47,7 +37,7 @@ def test_a_resumed_run_has_the_same_averages_and_snapshots(home, tmp_path):
     """Killed between a snapshot and its checkpoint: later snapshots are dropped, and written again
     with those bits.
     """
-    experiment = averaged(10, checkpoint={"every": 4, "keep": 5})
+    experiment = averaged(10, checkpoint__every=4, checkpoint__keep=5)
     train_here(experiment, home, tmp_path / "unbroken")
     train_here(experiment, home, tmp_path / "broken", stop_after=7)
     kill_behind(tmp_path / "broken", 7, unfinished=[6])
@@ -70,7 +60,7 @@ def test_a_step_that_is_rolled_back_to_leaves_the_averages_of_one_that_is_left_o
     faulty(monkeypatch, lambda step, start, batch, losses: poison(losses) if step == 4 else losses)
     every = {"every": 3, "keep": 5}
     for policy in ("skip", "rollback"):
-        experiment = averaged(7, training={"non_finite": {"policy": policy}}, checkpoint=every)
+        experiment = averaged(7, training__non_finite__policy=policy, checkpoint=every)
         _, recorder = train_here(experiment, home, tmp_path / policy)
         assert any("rolled back to step 3" in each for each in recorder.warnings) == (
             policy == "rollback"
@@ -101,8 +91,8 @@ def test_halved_micro_batches_go_on_with_the_averages(home, tmp_path, monkeypatc
 @pytest.mark.slow
 def test_a_run_that_adds_averages_begins_them_then_and_says_so(home, tmp_path):
     changes = {"model": SMALL, "checkpoint": {"every": None, "keep": 2}}
-    plain = tiny(training={"steps": 12, "ema": {"decay": 0.95}}, **changes)
-    added = tiny(training={"steps": 12, "ema": {"decay": 0.95}, "averages": {}}, **changes)
+    plain = tiny(training__steps=12, training__ema__decay=0.95, **changes)
+    added = tiny(training__steps=12, training__ema__decay=0.95, training__averages={}, **changes)
     assert plain.content_hash() == added.content_hash()
     train_here(plain, home, tmp_path / "run", stop_after=4)
     _, recorder = train_here(added, home, tmp_path / "run")
@@ -124,16 +114,13 @@ def test_averages_of_a_fork_begin_with_its_own_first_step(home, tmp_path, state)
     """Its own snapshots are then enough to rebuild others, and the parent's are left as they
     are.
     """
-    train_here(averaged(6, checkpoint={"every": 3, "keep": 5}), home, tmp_path / "parent")
+    train_here(averaged(6, checkpoint__every=3, checkpoint__keep=5), home, tmp_path / "parent")
     before = all_snapshots(tmp_path / "parent")
     begin = 3 if state == "all" else 0
     start = Start(run="parent", step=3, state=state)
     experiment = averaged(begin + 10, start=start.model_dump(mode="json"))
-    run = training_run(experiment, home, tmp_path / "fork")
     point = StartPoint(start, lambda: CheckpointStore.at(tmp_path / "parent"), "fork")
-    recorder = Recorder()
-    with single_process(False) as rank:
-        train(replace(run, start=point), rank, recorder)
+    _, recorder = train_here(experiment, home, tmp_path / "fork", start=point)
     assert recorder.warnings == []
     assert snapshots_of(tmp_path / "fork").steps() == snapshot_steps(begin, begin + 10, 24)
     with newest(tmp_path / "fork") as checkpoint:
@@ -145,16 +132,12 @@ def test_averages_of_a_fork_begin_with_its_own_first_step(home, tmp_path, state)
 
 
 @pytest.mark.slow
-def test_snapshots_behind_a_uri(home, tmp_path):
+def test_snapshots_behind_a_uri(home):
     """They are saved, deleted after a kill and read there as on a disk."""
     store = CheckpointStore.at("memory://averages/run")
-    run = replace(
-        training_run(averaged(8, checkpoint={"every": 3, "keep": 1}), home, tmp_path),
-        checkpoints=store,
-    )
+    spec = averaged(8, checkpoint__every=3, checkpoint__keep=1)
     for stop_after in (5, None):
-        with single_process(False) as rank:
-            train(run, rank, Recorder(stop_after))
+        train_here(spec, home, store.location, stop_after)
         if stop_after:
             store.delete_after(3)
     assert store.steps() == [8] and average_snapshots(store).steps() == [1, 2, 3, 4, 5, 6, 7]
@@ -171,34 +154,31 @@ def test_exact_resume_of_two_workers_at_every_stage(home, tmp_path):
     """Bit for bit, and from one worker to two and back: near the averages of one, whole snapshots
     by every number.
     """
-    jobs, moved = [], []
-    every = {"checkpoint": {"every": 4, "keep": 5}, "batch": {"size": 16, "micro": 8}}
-    stages = (0, 1, 2, 3)
-    for stage in stages:
-        one = averaged(12, engine={"zero": {"stage": stage}}, **every)
-        two = one.replace_all({"resources.workers": 2})
+    changes = {"checkpoint": {"every": 4, "keep": 5}, "batch": {"size": 16, "micro": 8}}
+    specs = {}
+    for stage in range(4):
+        one = averaged(12, engine__zero__stage=stage, **changes)
+        specs[stage] = one.replace("resources.workers", 2)
         train_here(one, home, tmp_path / f"{stage}-one")
         train_here(one, home, tmp_path / f"{stage}-moved", stop_after=4)
-        jobs.append((two, home, tmp_path / f"{stage}-two"))
-        moved.append((two, home, tmp_path / f"{stage}-moved"))
-    train_workers([*jobs, *moved])
-    for stage in stages:
+
+    def train_all(name):
+        train_workers([(two, home, tmp_path / f"{stage}-{name}") for stage, two in specs.items()])
+
+    train_all("two")
+    train_all("moved")
+    for stage in specs:
         shutil.copytree(tmp_path / f"{stage}-two", tmp_path / f"{stage}-again")
         kill_behind(tmp_path / f"{stage}-again", 12, unfinished=[10])
-    train_workers(
-        [
-            (two, home, tmp_path / f"{stage}-again")
-            for stage, (two, _, _) in zip(stages, jobs, strict=True)
-        ]
-    )
-    for stage, (two, _, _) in zip(stages, jobs, strict=True):
+    train_all("again")
+    for stage, two in specs.items():
         assert same_averages(tmp_path / f"{stage}-two", tmp_path / f"{stage}-again"), stage
         assert same_snapshots(tmp_path / f"{stage}-two", tmp_path / f"{stage}-again"), stage
-        kill_behind(tmp_path / f"{stage}-moved", 12)
-        train_here(two.replace_all({"resources.workers": 1}), home, tmp_path / f"{stage}-moved")
-        places = [tmp_path / f"{stage}-moved", tmp_path / f"{stage}-one"]
-        moved_steps, steps = (snapshots_of(place).steps() for place in places)
-        assert moved_steps == steps
-        found, expected = (rebuilt(place, PowerProfile(0.2), pytest.fail)[0] for place in places)
-        expected = {name: value.flatten().double() for name, value in expected.items()}
+        one = tmp_path / f"{stage}-one"
+        moved = tmp_path / f"{stage}-moved"
+        kill_behind(moved, 12)
+        train_here(two.replace("resources.workers", 1), home, moved)
+        assert snapshots_of(moved).steps() == snapshots_of(one).steps()
+        found, _ = rebuilt(moved, PowerProfile(0.2), pytest.fail)
+        expected, _ = rebuilt(one, PowerProfile(0.2), pytest.fail)
         assert relative(found, expected) < 1e-4, stage

@@ -4,22 +4,23 @@ import pytest
 
 from support.datasets.bucketed import SMALL_PIXELHDM, bucketed
 from support.marks import slow
-from support.trainings.workers import newest, same_state, tiny, train_here, train_workers
-
-STEPS = 10
-SIZES = {(8, 16): 12, (8, 8): 18, (16, 8): 5}
+from support.trainings.workers import resumed_exactly, tiny, train_here, train_workers
 
 
 def experiment(folder, **changes):
     """Seven steps an epoch, on 16, 4 and 11 images of the three sizes."""
     return tiny(
         model=SMALL_PIXELHDM,
-        objective={"weights": {"velocity": 1.0, "frequency": 1.0, "alignment": 0.0}},
+        objective__weights={"velocity": 1.0, "frequency": 1.0, "alignment": 0.0},
         data={"kind": "arrow", "path": str(folder / "set"), "hold_out": 0.1},
-        batch={"size": 4, "micro": 2},
-        training={"steps": STEPS, "ema": {"decay": 0.9}},
-        evaluation={"every": 5, "samples": 0, "limit": 5},
-        sampling={"height": 16, "width": 16},
+        batch__size=4,
+        batch__micro=2,
+        training__steps=10,
+        evaluation__every=5,
+        evaluation__samples=0,
+        evaluation__limit=5,
+        sampling__height=16,
+        sampling__width=16,
         **changes,
     )
 
@@ -27,21 +28,15 @@ def experiment(folder, **changes):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("bucketed")
-    bucketed(path / "set", SIZES)
+    bucketed(path / "set", {(8, 16): 12, (8, 8): 18, (16, 8): 5})
     return path
 
 
 @pytest.mark.parametrize("stop_after", [*slow(4), 8])
 def test_a_stopped_run_goes_on_to_the_same_bits(folder, tmp_path, stop_after):
     """Stopped in the first epoch and in the second."""
-    spec = experiment(folder)
-    whole, recorder = train_here(spec, folder, tmp_path / "whole")
-    assert (whole.status, whole.step) == ("finished", STEPS)
+    recorder = resumed_exactly(experiment(folder), folder, tmp_path, stop_after)
     assert "eval/velocity" in recorder.values[5]
-    stopped, _ = train_here(spec, folder, tmp_path / "stopped", stop_after)
-    assert stopped.status == "interrupted" and stopped.step < STEPS
-    train_here(spec, folder, tmp_path / "stopped")
-    assert same_state(newest(tmp_path / "whole"), newest(tmp_path / "stopped"))
 
 
 @pytest.mark.slow

@@ -2,18 +2,13 @@
 among workers.
 """
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from ditlab.engine.distributed import single_process
 from ditlab.training.recovery import MemoryPlan
-from ditlab.training.trainer import train
 from ditlab_models.region.spec import Reduction
-from support.garbage import exempt_imports
 from support.trainings.family_specs import smallest
-from support.trainings.workers import Recorder, newest, train_workers, training_run
+from support.trainings.workers import contents, newest, train_here, train_workers
 
 
 def region(reduction, size=8, micro=8, workers=1):
@@ -31,20 +26,10 @@ def region(reduction, size=8, micro=8, workers=1):
 
 def trained(experiment, home, folder, splits):
     """Return the loss of one step, and its gradients by Adam's first moments."""
-    run = replace(
-        training_run(experiment, home, folder), memory=MemoryPlan(microbatch_splits=splits)
-    )
-    recorder = Recorder()
-    with single_process(use_gpu=False) as rank:
-        train(run, rank, recorder)
-    exempt_imports()
-    reader = newest(folder)
-    shapes = {
-        name: torch.Size(shape).numel()
-        for name, shape in reader.manifest.shapes.items()
-        if name not in reader.manifest.buffers
-    }
-    moments = [reader.read("exp_avg", name, 0, num) for name, num in shapes.items()]
+    memory = MemoryPlan(microbatch_splits=splits)
+    _, recorder = train_here(experiment, home, folder, memory=memory)
+    found = sorted(contents(newest(folder)).items())
+    moments = [values for (field, _), values in found if field == "exp_avg"]
     return recorder.losses[1], torch.cat(moments)
 
 

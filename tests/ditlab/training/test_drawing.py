@@ -12,8 +12,9 @@ class Numbers:
     was.
     """
 
-    def __init__(self, max_batch_size: int | None) -> None:
-        self.max_batch_size, self.sizes = max_batch_size, []
+    def __init__(self, max_batch_size):
+        self.max_batch_size = max_batch_size
+        self.sizes = []
 
     def sample(self, network, conditions, num, generator, trajectory):
         values = torch.randint(1000, (num,), generator=generator)
@@ -26,15 +27,14 @@ class Numbers:
     ("max_batch_size", "batch", "sizes"), [(None, 2, [2, 2, 1]), (3, 256, [3, 2]), (None, 256, [5])]
 )
 def test_as_many_as_fit_and_the_same_samples(max_batch_size, batch, sizes):
-    sampler, given = Numbers(max_batch_size), {"label": torch.arange(5)}
-    drawn = draw_samples(
-        sampler, None, given, 5, torch.Generator().manual_seed(0), batch, trajectory=True
-    )
+    sampler = Numbers(max_batch_size)
+    generator = torch.Generator().manual_seed(0)
+    expected = torch.randint(1000, (5,), generator=generator)
+    generator.manual_seed(0)
+    given = {"label": torch.arange(5)}
+    drawn = draw_samples(sampler, None, given, 5, generator, batch, trajectory=True)
     assert sampler.sizes == sizes
-    assert (
-        drawn.values.tolist()
-        == torch.randint(1000, (5,), generator=torch.Generator().manual_seed(0)).tolist()
-    )
-    assert drawn.conditions["label"].tolist() == [0, 1, 2, 3, 4]
+    assert torch.equal(drawn.values, expected)
+    assert torch.equal(drawn.conditions["label"], given["label"])
     assert torch.equal(drawn.trajectory, torch.stack([drawn.values, drawn.values + 1]))
     assert drawn.fields == {"batch": 1}  # that of the first samples

@@ -70,8 +70,7 @@ def test_whatever_the_batches(setting, batch_size):
 
 
 def test_whatever_the_seed_of_the_experiment(setting):
-    other = tiny(seed=5, batch={"size": 8})
-    assert measure((other, *setting[1:])) == measure(setting)
+    assert measure((tiny(seed=5, batch={"size": 8}), *setting[1:])) == measure(setting)
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
@@ -131,12 +130,9 @@ def test_samples_begin_with_the_same_noise(setting, home):
 
 def test_evaluating_changes_no_training(home, tmp_path):
     """With evaluations between, the same losses, bit for bit; the same figures at the end."""
+    spec = tiny(training__steps=3, evaluation__samples=4, evaluation__limit=40)
     without, with_them, last = (
-        train_here(
-            tiny(training__steps=3, evaluation={"every": every, "samples": 4, "limit": 40}),
-            home,
-            tmp_path / str(every),
-        )[1]
+        train_here(spec.replace("evaluation.every", every), home, tmp_path / str(every))[1]
         for every in (None, 1, 100)
     )
     assert with_them.losses == without.losses
@@ -148,7 +144,7 @@ def test_evaluating_changes_no_training(home, tmp_path):
 
 def test_slices_of_the_average_give_the_same_figures(home, tmp_path, monkeypatch):
     """Weights and average change places a slice at a time, there and back."""
-    spec = tiny(evaluation={"every": 2, "samples": 0, "limit": 40})
+    spec = tiny(evaluation__every=2, evaluation__samples=0, evaluation__limit=40)
     _, whole = train_here(spec, home, tmp_path / "whole")
     monkeypatch.setattr("ditlab.engine.averages.SLICE", 1000)
     _, sliced = train_here(spec, home, tmp_path / "sliced")

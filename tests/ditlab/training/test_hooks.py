@@ -2,10 +2,8 @@
 trained.
 """
 
-from ditlab.engine.distributed import single_process
 from ditlab.training.hooks import Hooks, StepHook
-from ditlab.training.trainer import train
-from support.trainings.workers import Recorder, same_state, tiny, training_run
+from support.trainings.workers import newest, same_state, tiny, train_here
 
 
 class Moments(StepHook):
@@ -55,34 +53,29 @@ class Moments(StepHook):
 
 def test_moments_come_in_their_order_and_change_nothing(home, tmp_path):
     experiment = tiny(
-        training__steps=2, evaluation={"every": 1, "samples": 0}, checkpoint={"write": "blocking"}
+        training__steps=2,
+        evaluation__every=1,
+        evaluation__samples=0,
+        checkpoint={"write": "blocking"},
     )
-    hook, runs = Moments(), {}
-    for name, hooks in (("with", [hook]), ("without", [])):
-        run = runs[name] = training_run(experiment, home, tmp_path / name)
-        with single_process(use_gpu=False) as rank:
-            train(run, rank, Recorder(), hooks)
-    size = experiment.batch.size
-    step = [
-        ("step_begun", 1),
-        ("consumed", 1, size),
-        ("step_ended", 1),
-        ("measured", 1, True),
-        ("merge", 1, [[7]]),
-    ]
-    last = [(*moment[:1], 2, *moment[2:]) for moment in step]
-    expected = [
-        ("attempt_begun", 0),
-        ("loader_opened", 0),
-        *step,
-        ("evaluated", 1),
-        *last,
-        ("saving",),
-    ]
+    hook = Moments()
+    train_here(experiment, home, tmp_path / "with", hooks=[hook])
+    train_here(experiment, home, tmp_path / "without")
+    first, last = (
+        [
+            ("step_begun", step),
+            ("consumed", step, experiment.batch.size),
+            ("step_ended", step),
+            ("measured", step, True),
+            ("merge", step, [[7]]),
+        ]
+        for step in (1, 2)
+    )
+    begin = [("attempt_begun", 0), ("loader_opened", 0)]
+    expected = [*begin, *first, ("evaluated", 1), *last, ("saving",)]
     assert [moment for moment in hook.seen if moment[0] != "saved"][: len(expected)] == expected
     assert ("saved", 2) in hook.seen and hook.seen[-1] == ("attempt_ended",)
-    with runs["with"].checkpoints.open(2) as one, runs["without"].checkpoints.open(2) as two:
-        assert same_state(one, two)
+    assert same_state(newest(tmp_path / "with"), newest(tmp_path / "without"))
 
 
 class Votes:

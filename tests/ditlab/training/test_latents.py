@@ -25,14 +25,13 @@ from support import small_run
 from support.datasets.photographs import captioned_folder, smooth
 from support.datasets.tiny_encoders import write_autoencoder
 from support.datasets.writing import StoreWriter
-from support.trainings.workers import TINY, newest, same_state, tiny, train_here
+from support.trainings.workers import TINY, newest, resumed_exactly, tiny
 
 diffusers = pytest.importorskip("diffusers")
 home = small_run.home
 
 CPU = torch.device("cpu")
 DIT = {**TINY["model"], "channels": 4, "depth": 1, "num_classes": 3}
-NUM = 300
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +44,12 @@ def places(tmp_path_factory):
         "label": Column(dtype="int64", num_classes=3),
     }
     random = np.random.default_rng(0)
+    values = {
+        "image": random.integers(0, 256, (300, 3, 16, 16), np.uint8),
+        "label": random.integers(0, 3, 300),
+    }
     with StoreWriter(folder / "set", columns, name="set", source=Source(kind="test")) as writer:
-        pixels = random.integers(0, 256, (NUM, 3, 16, 16), np.uint8)
-        writer.append({"image": pixels, "label": random.integers(0, 3, NUM)})
+        writer.append(values)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DITLAB_HOME", str(folder / "home"))
         store = encode_store(folder / "set", autoencoder=str(autoencoder)).store
@@ -58,56 +60,55 @@ def experiment(places, store="latents", **changes):
     changes = {"model": DIT, **changes}
     return tiny(
         data={"kind": "arrow", "path": places[store], "hold_out": 0.2},
-        encoders={"autoencoder": places["vae"]},
-        training={"steps": 4, "ema": {"decay": 0.9}},
-        batch={"size": 8, "micro": 4},
+        encoders__autoencoder=places["vae"],
+        training__steps=4,
+        batch__size=8,
+        batch__micro=4,
         checkpoint={"every": 2},
-        evaluation={"every": 4, "samples": 3, "limit": 6},
-        sampling={"steps": 2},
+        evaluation__every=4,
+        evaluation__samples=3,
+        evaluation__limit=6,
+        sampling__steps=2,
         **changes,
     )
 
 
-def prepared(spec, home, noise, rows):
+def test_a_step_draws_scaled_latents_by_its_key(places, home):
+    spec = experiment(places)
     view = open_data(spec.data, Home(home)).train
     inputs = ModelInputs.from_experiment(spec, view.columns, CPU)
-    raw = {field.name: view.gather(field.name, rows) for field in inputs.fields}
+    raw = {field.name: view.gather(field.name, np.arange(4)) for field in inputs.fields}
     assert set(raw) == {"latents", "label"}  # no pixel is read
-    return raw["latents"], inputs.prepare_batch(raw, view.columns, noise=noise)["image"]
 
+    def draw(noise, first=0):
+        rows = {name: values[first:] for name, values in raw.items()}
+        return inputs.prepare_batch(rows, view.columns, noise=noise)["image"]
 
-def test_a_step_draws_scaled_latents_by_its_key(places, home):
-    spec, rows = experiment(places), np.arange(4)
     noise = KeyedNoise(0, "train", 3, 1, 4, CPU)
-    posterior, z = prepared(spec, home, noise, rows)
-    mean, log_variance = posterior.double().chunk(2, dim=1)
+    z = draw(noise)
+    mean, log_variance = raw["latents"].double().chunk(2, dim=1)
     eps = noise.normal("latents", mean.shape).double()
     expected = (mean + (log_variance / 2).exp() * eps - 0.2) * 0.7
     assert z.dtype == torch.float32 and torch.allclose(z.double(), expected, atol=1e-6)
-    assert torch.equal(prepared(spec, home, noise, rows)[1], z)
-    assert not torch.equal(prepared(spec, home, KeyedNoise(0, "train", 4, 1, 4, CPU), rows)[1], z)
-    half = KeyedNoise(0, "train", 3, 1, 4, CPU, start=2)
-    assert torch.equal(prepared(spec, home, half, rows[2:])[1], z[2:])
-    held_out = prepared(spec, home, fixed_noise(0, CPU), rows)[1]
-    assert torch.equal(prepared(spec, home, fixed_noise(2, CPU), rows[2:])[1], held_out[2:])
+    assert torch.equal(draw(noise), z)
+    assert not torch.equal(draw(KeyedNoise(0, "train", 4, 1, 4, CPU)), z)
+    assert torch.equal(draw(KeyedNoise(0, "train", 3, 1, 4, CPU, start=2), 2), z[2:])
+    held_out = draw(fixed_noise(0, CPU))
+    assert torch.equal(draw(fixed_noise(2, CPU), 2), held_out[2:])
 
 
 @pytest.mark.parametrize("process", ["flow", "gaussian"])
 def test_a_stopped_run_on_latents_goes_on_to_the_same_bits(places, home, tmp_path, process):
     changes = {}
     if process == "gaussian":
-        changes["model"] = {**DIT, "variance_channels": "predicted"}
-        changes["objective"] = {"process": "gaussian"}
-    spec = experiment(places, **changes)
-    whole, recorder = train_here(spec, home, tmp_path / "whole")
-    assert (whole.status, whole.step) == ("finished", 4)
+        changes = {
+            "model": {**DIT, "variance_channels": "predicted"},
+            "objective": {"process": "gaussian"},
+        }
+    recorder = resumed_exactly(experiment(places, **changes), home, tmp_path, 2)
     assert recorder.pictures == [0, 4] and np.isfinite(recorder.values[4]["train/loss"])
-    train_here(spec, home, tmp_path / "stopped", stop_after=2)
-    train_here(spec, home, tmp_path / "stopped")
-    one, two = newest(tmp_path / "whole"), newest(tmp_path / "stopped")
-    assert same_state(one, two)
     # the autoencoder is no part of it
-    assert not any("decoder" in name for name in one.manifest.shapes)
+    assert not any("decoder" in name for name in newest(tmp_path / "whole").manifest.shapes)
 
 
 def test_samples_are_pictures_that_the_autoencoder_decodes(places, home):
@@ -124,9 +125,8 @@ def test_samples_are_pictures_that_the_autoencoder_decodes(places, home):
     with torch.no_grad():
         expected = [network.decode(each[None] / 0.7 + 0.2).sample for each in z]
     assert torch.equal(begun, torch.cat(expected))
-    assert (run.figures().draw("samples").image.size) and run.evaluate().metrics.keys() >= {
-        "held_out/velocity"
-    }
+    assert run.figures().draw("samples").image.size
+    assert "held_out/velocity" in run.evaluate().metrics
 
 
 def test_quality_compares_decoded_samples_with_the_images(places, home):
@@ -149,25 +149,17 @@ def test_a_plan_counts_the_autoencoder_where_samples_are_drawn(places, tmp_path)
 def test_square_images_of_an_import_are_trained_on_and_those_of_several_sizes_refused(
     places, home, tmp_path
 ):
-    folders = {"square": [(16, 16)] * 2, "several": [(16, 16), (12, 20)]}
-    for name, sizes in folders.items():
-        source = captioned_folder(
-            tmp_path / name, {f"{n}.png": (smooth(*size, n), "a") for n, size in enumerate(sizes)}
-        )
-        kind = {"sizes": "square"} if name == "square" else {"step": 4}
-        import_data(
-            "images",
-            ImagesOptions(source=source, resolution=16, patch=4, name=name, processes=1, **kind),
-        )
-        encode_store(name, autoencoder=places["vae"])
-    unlabelled = {**DIT, "num_classes": None}
-    square = experiment({**places, "latents": "square-encoded"}, model=unlabelled)
-    check_inputs(square, open_data(square.data, Home(home)), Home(home))
-    several = refusal(experiment({**places, "latents": "several-encoded"}, model=unlabelled), home)
-    assert (
-        "of 4 channels and several sizes, but the model takes 4 and 8 x 8; import the "
-        "images with --sizes"
-    ) in several
+    files = {f"{n}.png": (smooth(*size, n), "a") for n, size in enumerate([(16, 16), (12, 20)])}
+    common = {"source": captioned_folder(tmp_path / "images", files), "resolution": 16, "patch": 4}
+    specs = []
+    for name, sizes in (("square", {"sizes": "square"}), ("several", {"step": 4})):
+        import_data("images", ImagesOptions(name=name, processes=1, **common, **sizes))
+        store = encode_store(name, autoencoder=places["vae"]).store.path
+        model = {**DIT, "num_classes": None}
+        specs.append(experiment({**places, "latents": str(store)}, model=model))
+    check_inputs(specs[0], open_data(specs[0].data, Home(home)), Home(home))
+    sentence = "of 4 channels and several sizes, but the model takes 4 and 8 x 8; import the images"
+    assert sentence in refusal(specs[1], home)
 
 
 def refusal(spec, home):
@@ -179,8 +171,6 @@ def refusal(spec, home):
 def test_data_that_do_not_fit_are_refused_in_a_sentence_with_the_command(places, home, tmp_path):
     vae = places["vae"]
     other = str(write_autoencoder(tmp_path / "other", seed=1))
-    none = str(tmp_path / "none")
-    large = experiment(places, model={**DIT, "image_size": 16})
     for spec, *sentences in (
         (
             experiment(places, "pixels"),
@@ -193,13 +183,9 @@ def test_data_that_do_not_fit_are_refused_in_a_sentence_with_the_command(places,
             f"encode STORE --autoencoder {other}`",
         ),
         (
-            large,
+            experiment(places, model={**DIT, "image_size": 16}),
             "holds latents of 4 channels and 8 x 8, but the model takes 4 and 16 x 16; set "
             "model.channels to 4",
-        ),
-        (
-            experiment({**places, "vae": none}),
-            f"encoders.autoencoder={none} is not there; name a file or folder of weights",
         ),
     ):
         found = refusal(spec, home)
@@ -218,7 +204,3 @@ def test_data_that_do_not_fit_are_refused_in_a_sentence_with_the_command(places,
         "data", {"kind": "mixture", "parts": parts, "weights": {"a": 1.0, "b": 1.0}}
     )
     assert "data.parts.b holds latents of the autoencoder " in refusal(both, home)
-    with pytest.raises(
-        ValueError, match=r"encoders\.autoencoder=.* is used by nothing, as this model \(model\.fam"
-    ):
-        tiny(model={"family": "pixelhdm"}, encoders={"autoencoder": places["vae"]})

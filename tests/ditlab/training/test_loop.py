@@ -16,17 +16,18 @@ from support.trainings.workers import newest, same_state, tiny, train_here
 
 def poisoned(monkeypatch, is_bad, value=math.nan):
     """Losses of steps (from 0) that are no numbers."""
-    faulty(
-        monkeypatch,
-        lambda step, start, batch, losses: poison(losses, value) if is_bad(step) else losses,
-    )
+
+    def fault(step, start, batch, losses):
+        return poison(losses, value) if is_bad(step) else losses
+
+    faulty(monkeypatch, fault)
 
 
 @pytest.mark.parametrize(("value", "stage"), [(math.inf, 0), (math.nan, 2)])
 def test_a_step_that_is_no_number_is_left_out_and_the_run_goes_on(
     home, tmp_path, monkeypatch, value, stage
 ):
-    experiment = tiny(engine__zero={"stage": stage})
+    experiment = tiny(engine__zero__stage=stage)
     poisoned(monkeypatch, lambda step: step == 3, value)
     outcome, recorder = train_here(experiment, home, tmp_path / "run")
     assert (outcome.status, outcome.step) == ("finished", 6)
@@ -42,7 +43,7 @@ def test_a_step_that_is_no_number_is_left_out_and_the_run_goes_on(
 
 def test_many_skipped_steps_are_counted_and_not_listed(home, tmp_path, monkeypatch):
     experiment = tiny(
-        training__steps=13, checkpoint={"every": None}, training__non_finite={"limit": 20}
+        training__steps=13, checkpoint={"every": None}, training__non_finite__limit=20
     )
     poisoned(monkeypatch, lambda step: 0 < step < 12)
     _, recorder = train_here(experiment, home, tmp_path / "run")
@@ -57,18 +58,17 @@ def test_many_skipped_steps_are_counted_and_not_listed(home, tmp_path, monkeypat
 
 def test_rolling_back_leaves_the_batch_out_and_logs_no_step_twice(home, tmp_path, monkeypatch):
     """Skipped or rolled back to, the batch has no part in the weights: the same bits come out."""
-    bad: list[int] = []
+    bad = []
 
-    def fault(step, start, batch, losses):
-        if step != 4:
-            return losses
-        bad.append(start)
-        return poison(losses)
+    def is_bad(step):
+        if step == 4:
+            bad.append(step)
+        return step == 4
 
-    faulty(monkeypatch, fault)
+    poisoned(monkeypatch, is_bad)
     train_here(tiny(), home, tmp_path / "skipped")
     passes = len(bad)
-    experiment = tiny(training__non_finite={"policy": "rollback"})
+    experiment = tiny(training__non_finite__policy="rollback")
     outcome, recorder = train_here(experiment, home, tmp_path / "rolled")
     assert (outcome.status, outcome.step) == ("finished", 6)
     assert len(bad) == 2 * passes  # seen once, and not again after the return to step 3
@@ -88,13 +88,41 @@ def test_rolling_back_leaves_the_batch_out_and_logs_no_step_twice(home, tmp_path
 def test_a_run_that_stays_bad_has_diverged(home, tmp_path, monkeypatch, policy, limit, last, words):
     experiment = tiny(training={"steps": 9, "non_finite": {"policy": policy, "limit": limit}})
     poisoned(monkeypatch, lambda step: step >= 3)
-    with pytest.raises(
-        RunFailed,
-        match=rf"(the loss is nan at step \d|had a NaN or infinite loss){words}.*: training diverged; lower optimizer.",
-    ) as e:
+    begin = "(the loss is nan at step \\d|had a NaN or infinite loss)"
+    sentence = rf"{begin}{words}.*: training diverged; lower optimizer."
+    with pytest.raises(RunFailed, match=sentence) as caught:
         train_here(experiment, home, tmp_path / "run")
-    assert f"step {last}" in str(e.value) and e.value.kind == "diverged"
+    assert f"step {last}" in str(caught.value) and caught.value.kind == "diverged"
     assert newest(tmp_path / "run").manifest.step <= last
+
+
+@pytest.mark.parametrize(
+    ("policy", "steps", "first_bad", "num"),
+    [("skip", 4, 1, 3), ("skip", 1, 0, 1), ("rollback", 4, 2, 2), ("rollback", 2, 0, 2)],
+)
+def test_a_run_that_ends_in_bad_steps_has_diverged(
+    home, tmp_path, monkeypatch, policy, steps, first_bad, num
+):
+    """Though fewer steps are left than the limit."""
+    experiment = tiny(training={"steps": steps, "non_finite": {"policy": policy}})
+    poisoned(monkeypatch, lambda step: step >= first_bad)
+    words = (
+        rf"last {num} of {steps} steps was NaN or infinite.*: training diverged; lower optimizer"
+    )
+    with pytest.raises(RunFailed, match=words) as caught:
+        train_here(experiment, home, tmp_path / "run")
+    assert caught.value.kind == "diverged"
+
+
+@pytest.mark.parametrize("policy", ["skip", "rollback"])
+def test_a_last_batch_that_is_bad_alone_is_left_out(home, tmp_path, monkeypatch, policy):
+    experiment = tiny(training={"steps": 4, "non_finite": {"policy": policy}})
+    poisoned(monkeypatch, lambda step: step == 3)
+    outcome, recorder = train_here(experiment, home, tmp_path / "run")
+    assert (outcome.status, outcome.step) == ("finished", 4)
+    assert math.isfinite(outcome.metrics["train/loss"])
+    assert math.isfinite(newest(tmp_path / "run").manifest.metrics["train/loss"])
+    assert any("step 4" in each for each in recorder.warnings)
 
 
 def test_no_checkpoint_holds_what_is_no_number(home, tmp_path, monkeypatch):
@@ -122,20 +150,18 @@ def test_what_does_not_fit_is_halved_and_nothing_else_changes(
     """From step 3 on, passes of more than 8 samples run out of memory; the batch and its draws stay
     what they are.
     """
-    experiment = tiny(engine__zero={"stage": stage})
+    experiment = tiny(engine__zero__stage=stage)
     _, reference = train_here(experiment, home, tmp_path / "whole")
+
+    def no_room(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
     def fault(step, start, batch, losses):
         if step < 2 or len(batch["image"]) <= 8:
             return losses
         if where == "forward":
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        name = next(iter(losses))
-
-        def no_room(gradient):
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-        losses[name].register_hook(no_room)
+            no_room()
+        next(iter(losses.values())).register_hook(no_room)
         return losses
 
     faulty(monkeypatch, fault)
@@ -150,11 +176,11 @@ def test_what_does_not_fit_is_halved_and_nothing_else_changes(
 
 
 def test_a_batch_that_never_fits_is_left_out(home, tmp_path, monkeypatch):
+    lack = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes."
+
     def fault(step, start, batch, losses):
         if step == 3:
-            raise RuntimeError(
-                "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes."
-            )
+            raise RuntimeError(lack)
         return losses
 
     faulty(monkeypatch, fault)

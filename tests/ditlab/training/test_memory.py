@@ -21,7 +21,7 @@ def test_another_step_begins_below_and_keeps_the_size():
 
 
 def test_an_odd_micro_batch_is_left_out_instead():
-    odd = tiny(batch={"size": 9, "micro": 3})
+    odd = tiny(batch__size=9, batch__micro=3)
     memory = MemoryPlan().next_attempt(4, odd).next_attempt(4, odd)
     assert (memory.microbatch_splits, memory.skipped_steps) == (0, (4,))
 

@@ -4,7 +4,7 @@ work begun.
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -45,46 +45,28 @@ host.
 class Reads(TorchDispatchMode):
     """Counts reads of values by their place in the package."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.places: Counter[str] = Counter()
+        self.places = Counter()
 
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function.overloadpacket in READING:
             self.places[place()] += 1
         return function(*args, **(kwargs or {}))
 
-
-def reads_of_a_step(
-    name: str, home: Path, template: Path, monkeypatch: pytest.MonkeyPatch, *changes: str
-) -> Any:
-    """Reads of the last of three steps."""
-    seed(home, template)
-    monkeypatch.setenv("DITLAB_HOME", str(home))
-    step, steps = Stepper.step, []
-
-    def watched(self: Stepper, *arguments: Any) -> None:
-        with Reads() as reads:
-            step(self, *arguments)
-        steps.append(dict(reads.places))
-
-    monkeypatch.setattr(Stepper, "step", watched)
-    train(EXPERIMENTS / f"{name}.yaml", [*SHORT, *changes], local=True)
-    assert len(steps) == 3
-    return steps[-1]
+    def synchronize(self, *_):
+        self.places["synchronize"] += 1
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "expected"),
     [
         ("digits/dit", [], {}),
+        ("digits/dit", ["training.clip={kind: zclip}"], {}),
         *slow(
             ("digits/dit", ["engine.zero.stage=0"], {}),
             ("digits/dit", ["engine.zero.stage=2", "training.precision=bf16"], {}),
             ("digits/dit", ["engine.zero.stage=3"], HOST_NORM),
-            ("digits/dit", ["training.clip={kind: zclip}"], {}),
             ("digits/unet_class", [], {}),
             ("region/small", [], REGION),
             ("region/small_ddpm", [], REGION),
@@ -95,6 +77,20 @@ def reads_of_a_step(
     ],
 )
 def test_a_step_reads_no_value(name, changes, expected, tmp_path, mlflow_template, monkeypatch):
-    assert (
-        reads_of_a_step(name, tmp_path / "home", mlflow_template, monkeypatch, *changes) == expected
-    )
+    """In the last of three steps."""
+    from deepspeed.accelerator import get_accelerator
+
+    seed(tmp_path / "home", mlflow_template)
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    step = Stepper.step
+    steps = []
+
+    def watched(self, *arguments):
+        reads = Reads()
+        with reads, mock.patch.object(get_accelerator(), "synchronize", reads.synchronize):
+            step(self, *arguments)
+        steps.append(dict(reads.places))
+
+    monkeypatch.setattr(Stepper, "step", watched)
+    train(EXPERIMENTS / f"{name}.yaml", [*SHORT, *changes], local=True)
+    assert len(steps) == 3 and steps[-1] == expected

@@ -2,17 +2,15 @@
 one.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 import torch
 
 from ditlab.training.stepping import Stepper
-from support.trainings.workers import newest, same_state, tiny, train_here
+from support.trainings.family_specs import BLOCKS
+from support.trainings.workers import resumed_exactly, tiny, train_here
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
-FAMILIES: Mapping[str, dict[str, Any]] = {
+FAMILIES = {
     "dit": {},
     "unet": {
         "model": {"family": "unet", "image_size": 8, "channels": 1, "width": 16, "time_width": 16}
@@ -29,34 +27,24 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
         "data": {"kind": "motifs", "motifs": 7, "regions": 32, "chromosomes": 4, "peaks": 1000},
     },
     "dlm": {
-        "model": {
-            "family": "dlm",
-            "length": 512,
-            "vocabulary": 256,
-            "width": 64,
-            "depth": 2,
-            "num_heads": 2,
-            "block_size": 64,
-        },
-        "data": {"kind": "text", "length": 512, "packing": "masked"},
-        "sampling": {"block": {}, "steps": 2},
-        "batch": {"size": 4, "micro": 2},
+        **BLOCKS,
+        "model": {**BLOCKS["model"], "length": 512, "width": 64},
+        "data": {**BLOCKS["data"], "length": 512},
     },
 }
 
 
-def spec_of(family: str, **changes: Any) -> Any:
-    return tiny(resources={"workers": 1, "gpus_per_worker": 1}, **{**FAMILIES[family], **changes})
+def spec_of(family, **changes):
+    return tiny(
+        resources__workers=1, resources__gpus_per_worker=1, **{**FAMILIES[family], **changes}
+    )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_resumed_run_ends_in_the_bits_of_one_that_was_not_stopped(family, precision, tmp_path):
     spec = spec_of(family, training__precision=precision)
-    train_here(spec, tmp_path, tmp_path / "whole", use_gpu=True)
-    train_here(spec, tmp_path, tmp_path / "parts", stop_after=3, use_gpu=True)
-    train_here(spec, tmp_path, tmp_path / "parts", use_gpu=True)
-    assert same_state(newest(tmp_path / "whole"), newest(tmp_path / "parts"))
+    resumed_exactly(spec, tmp_path, tmp_path, 3, use_gpu=True)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -64,7 +52,7 @@ def test_the_host_waits_for_no_pass_of_a_step(family, tmp_path, monkeypatch):
     """From the third step on: kernels are chosen and pinned memory is taken in the first."""
     accumulating, steps = Stepper._accumulate, []
 
-    def watched(self: Stepper, *of: Any) -> Any:
+    def watched(self, *of):
         steps.append(self.state.step)
         torch.cuda.set_sync_debug_mode("error" if len(steps) > 2 else "default")
         try:

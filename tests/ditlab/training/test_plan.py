@@ -7,9 +7,9 @@ import pytest
 
 from ditlab.data.splits import open_data
 from ditlab.data.stores.view import View
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.training.plan import RunPlan, plan_run
+from support.damage import refused
 from support.trainings.workers import tiny
 
 
@@ -33,57 +33,45 @@ def test_the_digits(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("samples", "epochs", "steps"), [(128, 1, 1), (255, 1, 1), (256, 1, 2), (60_000, 30, 30 * 468)]
+    ("samples", "training", "steps"),
+    [
+        (128, {"epochs": 1}, 1),
+        (255, {"epochs": 1}, 1),
+        (60_000, {"epochs": 30}, 30 * 468),
+        (256, {"steps": 1000}, 1000),
+    ],
 )
-def test_the_last_partial_batch_is_dropped(samples, epochs, steps):
-    assert plan_of(samples, training={"epochs": epochs}).total_steps == steps
-
-
-def test_steps_are_steps_whatever_the_data():
-    plan = plan_of(256, training={"steps": 1000})
-    assert (plan.total_steps, plan.epoch_steps) == (1000, 2)
-
-
-def test_a_warmup_in_epochs_follows_the_data():
-    schedule = tiny(schedule={"kind": "constant", "warmup_epochs": 1.5}).schedule
-    assert schedule.warmup_steps(plan_of(1617, training={"epochs": 3}).epoch_steps) == 18
+def test_the_last_partial_batch_is_dropped(samples, training, steps):
+    assert plan_of(samples, training=training).total_steps == steps
 
 
 @pytest.mark.parametrize(
-    ("samples", "epochs", "schedule", "sentence"),
+    ("samples", "warmup", "sentence"),
     [
-        (127, 1, {"kind": "constant"}, r"batch\.size=128 is larger than the 127 training samples"),
+        (127, {}, r"batch\.size=128 is larger than the 127 training samples"),
+        (1617, {"warmup": 36}, r"warmup=36 leaves nothing .* 36 steps; set .*warmup to 3, or to 0"),
         (
             1617,
-            2,
-            {"kind": "warmup_cosine", "warmup": 24},
-            r"warmup=24 leaves nothing .* 24 steps; set schedule\.warmup to 2, or to 0\.",
-        ),
-        (
-            1617,
-            3,
-            {"kind": "constant", "warmup_epochs": 3.0},
+            {"warmup_epochs": 3.0},
             r"warmup_epochs=3 leaves nothing .*36 steps; set .*_epochs to 0\.3, or to 0\.",
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(samples, epochs, schedule, sentence):
-    with pytest.raises(UserError, match=sentence):
-        plan_of(samples, training={"epochs": epochs}, schedule=schedule)
+def test_what_does_not_fit_is_refused(samples, warmup, sentence):
+    with refused(sentence):
+        plan_of(samples, training={"epochs": 3}, schedule={"kind": "constant", **warmup})
+
+
+def test_two_lengths_of_one_warmup_are_refused():
+    with pytest.raises(ValueError, match=r"warmup=2 and schedule\.warmup_epochs=1 are two lengths"):
+        tiny(schedule__kind="constant", schedule__warmup=2, schedule__warmup_epochs=1.0)
 
 
 @pytest.mark.parametrize("start", [36, 40, 5])
 def test_a_decay_without_room_is_refused(start):
     decay = {"kind": "warmup_stable_decay", "decay_start": start}
     message = rf"decay_start={start} does not lie .* about 29, or to null"
-    with pytest.raises(UserError, match=message):  # by its plan: its data say how long an epoch is
+    with refused(message):  # by its plan: its data say how long an epoch is
         plan_of(1617, training={"epochs": 3}, schedule={**decay, "warmup_epochs": 1.5})
     with pytest.raises(ValueError, match=message):
         tiny(training={"steps": 36}, schedule={**decay, "warmup": 18})
-
-
-def test_two_lengths_of_one_warmup_are_refused():
-    with pytest.raises(
-        ValueError, match=r"schedule\.warmup=2 and schedule\.warmup_epochs=1 are two lengths"
-    ):
-        tiny(schedule={"kind": "constant", "warmup": 2, "warmup_epochs": 1.0})

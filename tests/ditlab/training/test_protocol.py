@@ -4,8 +4,6 @@ intervals of means.
 
 import math
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +14,9 @@ from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.home import Home, RunFolder
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.receipts.records import Measurement, RecordedAttempt
-from ditlab.spec.experiment import Experiment
 from ditlab.storage.files import append_json_line
 from ditlab.training.evaluation import (
     NUM,
-    Evaluated,
     Protocol,
     StateEvaluator,
     evaluated_modules,
@@ -39,7 +35,7 @@ MIXTURE = {
 }
 
 
-def afterwards(experiment: Experiment, home: Path, checkpoints: Path) -> Evaluated:
+def afterwards(experiment, home, checkpoints):
     """Evaluate the newest checkpoint alone, as another process does."""
     data, rank = open_data(experiment.data, Home(home)), Rank(0, 1, 0, torch.device("cpu"))
     inputs = ModelInputs.from_experiment(
@@ -60,7 +56,7 @@ def afterwards(experiment: Experiment, home: Path, checkpoints: Path) -> Evaluat
     )
 
 
-def of_evaluations(values: dict[str, float]) -> dict[str, float]:
+def of_evaluations(values):
     return {name: value for name, value in values.items() if name.startswith(("eval/", "quality/"))}
 
 
@@ -81,7 +77,7 @@ def of_evaluations(values: dict[str, float]) -> dict[str, float]:
     ],
     ids=str,
 )
-def test_evaluated_afterwards(home, tmp_path, case: tuple[str, dict[str, Any]]) -> None:
+def test_evaluated_afterwards(home, tmp_path, case):
     """Every family and what changes how a network computes; the run is resumed on its way."""
     family, changes = case
     experiment = smallest(
@@ -95,20 +91,14 @@ def test_evaluated_afterwards(home, tmp_path, case: tuple[str, dict[str, Any]]) 
     assert set(found.intervals) <= set(found.values) and found.intervals
     for name, each in found.intervals.items():
         assert each.low <= found.values[name] <= each.high, name
-    assert (
-        found.measurements["eval"].digest
-        == Measurement.parse(recorder.tagged["ditlab.measurement.eval"]).digest
-    )
+    recorded = Measurement.parse(recorder.tagged["ditlab.measurement.eval"])
+    assert found.measurements["eval"].digest == recorded.digest
 
 
 @pytest.mark.slow
-def test_two_workers_are_measured_by_one(home, tmp_path) -> None:
-    changes = {
-        "evaluation": OFTEN | {"quality": 100},
-        "sampling": {"steps": 1},
-        "resources": {"workers": 2},
-    }
-    specs = [tiny(engine__zero={"stage": stage}, **changes) for stage in (1, 3)]
+def test_two_workers_are_measured_by_one(home, tmp_path):
+    changes = {"evaluation": OFTEN | {"quality": 100}, "sampling": {"steps": 1}}
+    specs = [tiny(engine__zero__stage=stage, resources__workers=2, **changes) for stage in (1, 3)]
     more = {"evaluation": OFTEN, "training__steps": 4}
     specs += [smallest("pixelhdm", 2, engine__zero__stage=stage, **more) for stage in (2, 3)]
     jobs = [(spec, home, tmp_path / str(number)) for number, spec in enumerate(specs)]
@@ -126,7 +116,7 @@ class Objective:
         return {**means, "perplexity": math.exp(means["bound"]), "ratio": ratio}
 
 
-def test_intervals_of_means_and_of_what_is_made_of_them() -> None:
+def test_intervals_of_means_and_of_what_is_made_of_them():
     """That of a mean; mapped by a monotone function; of a ratio the delta method's closed form."""
     rng = np.random.default_rng(0)
     below = rng.uniform(1, 3, 500)
@@ -149,7 +139,7 @@ def test_intervals_of_means_and_of_what_is_made_of_them() -> None:
     assert half < 0.2 * (unpaired.high - unpaired.low), "the two go together"
 
 
-def test_the_protocol_is_that_of_the_attempt_that_evaluated(tmp_path) -> None:
+def test_the_protocol_is_that_of_the_attempt_that_evaluated(tmp_path):
     """Threads, halved micro-batch and workers of the last attempt that began before the
     checkpoint.
     """
@@ -165,7 +155,7 @@ def test_the_protocol_is_that_of_the_attempt_that_evaluated(tmp_path) -> None:
     assert found == [Protocol(16, 2, "cpu", 2), Protocol(8, 2, "cpu", 1), Protocol(4, 1, "cpu", 1)]
 
 
-def test_differences_are_in_words() -> None:
+def test_differences_are_in_words():
     sampler = {"solver": "heun", "steps": 25, "guidance": 4.0}
     parts = {"threads": 2, "precision": "fp32", "sampler": sampler}
     here = Measurement.of(parts | {"threads": 1, "sampler": {}})

@@ -1,5 +1,7 @@
 """Whoever shares a batch out, and however it is cut, it stays the same batch."""
 
+from collections import Counter
+
 import pytest
 
 from ditlab.training.plan import worker_share
@@ -8,7 +10,7 @@ from ditlab.training.plan import worker_share
 @pytest.mark.parametrize("world", range(1, 9))
 @pytest.mark.parametrize("microbatch_splits", [0, 1, 2])
 def test_every_sample_counts_once_and_equally(world, microbatch_splits):
-    seen: dict[int, float] = {}
+    seen = Counter()
     shares = [worker_share(8, 8, rank, world, microbatch_splits) for rank in range(world)]
     for share in shares:
         passes = len(share.passes)
@@ -18,7 +20,7 @@ def test_every_sample_counts_once_and_equally(world, microbatch_splits):
                 for row in range(first + part.start, first + part.stop):
                     # DeepSpeed takes the mean over passes and workers, the loss is the mean over a
                     # pass's rows.
-                    seen[row] = seen.get(row, 0) + share.weight / (passes * world * share.pass_size)
+                    seen[row] += share.weight / (passes * world * share.pass_size)
     assert sorted(seen) == list(range(64))
     assert all(weight == pytest.approx(1 / 64) for weight in seen.values())
     # or the workers would fall out of step

@@ -5,37 +5,27 @@ the device.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import single_process
-from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.spec.experiment import Experiment
 from support.garbage import exempt_imports
-from support.trainings.tracked import run_pass
+from support.trainings.tracked import build_engine, run_pass
 
 
-def allocated_peak(experiment: Experiment, home: Path) -> int:
+def allocated_peak(experiment, home):
     """Train three steps in this process on the CPU; return the most bytes that the last one's
     passes took at once.
     """
     data = open_data(experiment.data, Home(home))
     with single_process(use_gpu=False) as rank:
         inputs = ModelInputs.from_experiment(experiment, data.train.columns, rank.device)
-        objective: Any = experiment.family.build_objective(
-            experiment.objective, experiment.model, data.text
-        )
-        network: Any = experiment.family.build_network(experiment.model)
-        engine = Engine(TrainingModule(network, objective), experiment, rank)
+        engine = build_engine(experiment, data, rank)
         for step in range(2):
             run_pass(engine, experiment, data, inputs, step, 0)
             engine.step(step, 1e-3)
@@ -44,7 +34,7 @@ def allocated_peak(experiment: Experiment, home: Path) -> int:
             run_pass(engine, experiment, data, inputs, 2, 0)
         engine.close()
     exempt_imports()
-    profiler: Any = profiled.profiler
+    profiler = profiled.profiler
     sizes = sorted(_allocations(profiler.kineto_results.experimental_event_tree()))
     live = peak = 0
     for _, size in sizes:
@@ -53,7 +43,7 @@ def allocated_peak(experiment: Experiment, home: Path) -> int:
     return peak
 
 
-def _allocations(events: Any) -> Iterator[tuple[int, int]]:
+def _allocations(events):
     """Yield time and bytes of every allocation, negative where memory is freed."""
     for event in events:
         if event.tag.name == "Allocation":
@@ -66,13 +56,13 @@ class SavedElsewhere(saved_tensors_hooks):
     tensors sees.
     """
 
-    def __init__(self, pin_memory: bool) -> None:
+    def __init__(self, pin_memory):
         super().__init__(self._pack, self._unpack)
 
     @staticmethod
-    def _pack(tensor: Tensor) -> Any:
+    def _pack(tensor):
         return tensor.detach().numpy().copy()
 
     @staticmethod
-    def _unpack(saved: Any) -> Tensor:
+    def _unpack(saved):
         return torch.from_numpy(saved.copy())

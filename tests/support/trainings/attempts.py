@@ -4,20 +4,15 @@ where a test says.
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed
-from ditlab.home import RunFolder
 from ditlab.runs.launch import Launch
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import lock_journal
 from ditlab.runs.prepare import begin_launch, check_launch
 from ditlab.runs.reporter import TrackedReporter
-from ditlab.spec.experiment import Experiment
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.trainer import train
@@ -37,11 +32,11 @@ class LocalAttempt:
     """Microbatch splits, and steps that it skips."""
 
 
-def train_attempts(experiment: Experiment, attempts: Sequence[LocalAttempt]) -> RunFolder:
+def train_attempts(experiment, attempts):
     """Train a run in DITLAB_HOME through attempts that go on with each other's checkpoints; return
     its folder.
     """
-    run_id: str | None = None
+    run_id = None
     for attempt in attempts:
         spec = experiment.replace("resources.workers", attempt.workers)
         launch = begin_launch(check_launch(spec, run_id, local=False, remote=False))
@@ -57,17 +52,11 @@ def train_attempts(experiment: Experiment, attempts: Sequence[LocalAttempt]) -> 
     return launch.folder
 
 
-def _train(
-    rank: Rank, launch_values: Mapping[str, Any], killed_at: int | None, memory: MemoryPlan
-) -> None:
+def _train(rank, launch_values, killed_at, memory):
     launch = Launch.from_dict(launch_values)
-    common: dict[str, Any] = {
-        "should_stop": lambda: False,
-        "warn": lambda text: None,
-        "marker": ProgressMarker(),
-    }
+    common = {"should_stop": lambda: False, "warn": lambda text: None, "marker": ProgressMarker()}
     with ExitStack() as stack:
-        reporter: Any = Reporter(**common)
+        reporter = Reporter(**common)
         if rank.is_first:
             stack.enter_context(lock_journal(launch.folder))
             reporter = TrackedReporter(
@@ -81,10 +70,10 @@ def _train(
             reporter.finish(outcome)
 
 
-def _kill_after(reporter: Any, last: int) -> None:
+def _kill_after(reporter, last):
     log = reporter.metrics
 
-    def log_and_die(step: int, values: Mapping[str, float]) -> None:
+    def log_and_die(step, values):
         log(step, values)
         if step >= last:
             os.kill(os.getpid(), signal.SIGKILL)

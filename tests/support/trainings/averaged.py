@@ -2,76 +2,57 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from ditlab.averages import START, UPDATES, AverageProfile, field_of
-from ditlab.checkpoints.kept_averages import RebuiltAverage, average_snapshots, open_averages
-from ditlab.checkpoints.manifest import CheckpointManifest
+from ditlab.averages import START, UPDATES, field_of
+from ditlab.checkpoints.kept_averages import average_snapshots, open_averages
 from ditlab.checkpoints.saving import BackgroundSaver
-from ditlab.checkpoints.shard import TensorKey
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.spec.experiment import Experiment
-from support.trainings.workers import newest, tiny
+from support.trainings.workers import contents, newest, same_tensors, tiny
 
 SMALL = {"family": "dit", "image_size": 8, "patch_size": 4, "width": 16, "depth": 1, "num_heads": 2}
 
 
-def averaged(steps: int, **changes: Any) -> Experiment:
+def averaged(steps, **changes):
     """A run of one pass a step that keeps averages."""
-    training = {"steps": steps, "ema": {"decay": 0.95}, "averages": {}} | changes.pop(
-        "training", {}
-    )
-    return tiny(
-        **{"model": SMALL, "batch": {"size": 16, "micro": 16}, "training": training, **changes}
-    )
+    training = {"steps": steps, "ema": {"decay": 0.95}, "averages": {}}
+    batch = {"size": 16, "micro": 16}
+    return tiny(**{"model": SMALL, "batch": batch, "training": training, **changes})
 
 
-def snapshots_of(folder: Path) -> CheckpointStore:
+def snapshots_of(folder):
     """The snapshots of the run whose checkpoints are in a folder."""
     return average_snapshots(CheckpointStore.at(folder))
 
 
-def all_snapshots(folder: Path) -> dict[tuple[Any, ...], Tensor]:
-    """Values of every snapshot, by step, field, name and place."""
+def all_snapshots(folder):
+    """Values of every snapshot, by step, field and name."""
     found = {}
     store = snapshots_of(folder)
     for step in store.steps():
         with store.open(step) as reader:
-            for _, field, name, start, stop in reader.manifest.pieces:
-                found[step, field, name, start] = reader.read(field, name, start, stop)
-            found[step, "scalars"] = torch.tensor(
-                list(reader.manifest.scalars.values()), dtype=torch.float64
-            )
+            scalars = list(reader.manifest.scalars.values())
+            found[step, "scalars"] = torch.tensor(scalars, dtype=torch.float64)
+            found |= {(step, *key): values for key, values in contents(reader).items()}
     return found
 
 
-def same_snapshots(one: Path, two: Path) -> bool:
+def same_snapshots(one, two):
     """Return True if two runs have snapshots of the same steps and bits."""
-    expected, found = all_snapshots(one), all_snapshots(two)
-    return expected.keys() == found.keys() and all(
-        torch.equal(expected[key], found[key]) for key in expected
-    )
+    return same_tensors(all_snapshots(one), all_snapshots(two))
 
 
-def same_averages(one: Path, two: Path) -> bool:
+def same_averages(one, two):
     """Return True if the newest checkpoints of two runs hold the same fields with the same bits."""
     with newest(one) as first, newest(two) as second:
-        pieces = [piece[1:] for piece in first.manifest.pieces]
-        assert any(field.startswith("power_") for field, *_ in pieces)
-        return pieces == [piece[1:] for piece in second.manifest.pieces] and all(
-            torch.equal(first.read(*piece), second.read(*piece)) for piece in pieces
-        )
+        expected = contents(first)
+        assert any(field.startswith("power_") for field, _ in expected)
+        return same_tensors(expected, contents(second))
 
 
-def rebuilt(
-    folder: Path, profile: AverageProfile, warn: Callable[[str], None]
-) -> tuple[dict[str, Tensor], RebuiltAverage]:
+def rebuilt(folder, profile, warn):
     """Rebuild an average of a run's newest checkpoint."""
     with (
         newest(folder) as checkpoint,
@@ -81,19 +62,17 @@ def rebuilt(
         return average.weights(prefix=""), average
 
 
-def relative(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+def relative(found, expected):
     """Distance of two sets of tensors, over the size of the second."""
-    names = expected.keys()
-    distance = sum(
-        float((found[name].flatten().double() - expected[name].flatten()).square().sum())
-        for name in names
-    )
-    return math.sqrt(
-        distance / sum(float(expected[name].double().square().sum()) for name in names)
-    )
+    distance = size = 0.0
+    for name, values in expected.items():
+        values = values.double().flatten()
+        distance += float((found[name].flatten() - values).square().sum())
+        size += float(values.square().sum())
+    return math.sqrt(distance / size)
 
 
-def keep_averages(folder: Path, lengths: Sequence[float] = (0.05, 0.10)) -> None:
+def keep_averages(folder):
     """Add averages to the newest checkpoint of a run that kept none, and snapshots of the steps
     before it.
 
@@ -105,7 +84,7 @@ def keep_averages(folder: Path, lengths: Sequence[float] = (0.05, 0.10)) -> None
         state = {piece[1:4]: reader.read(*piece[1:]).clone() for piece in own.pieces}
     power = {
         (field_of(length), name, start): values
-        for length in lengths
+        for length in (0.05, 0.10)
         for (field, name, start), values in state.items()
         if field == "master"
     }
@@ -123,9 +102,7 @@ def keep_averages(folder: Path, lengths: Sequence[float] = (0.05, 0.10)) -> None
     _write(store, replace(own, scalars=scalars, shards={}, pieces=[]), {**state, **power})
 
 
-def _write(
-    store: CheckpointStore, manifest: CheckpointManifest, tensors: Mapping[TensorKey, Tensor]
-) -> None:
+def _write(store, manifest, tensors):
     saver = BackgroundSaver(store, 0, 1, lambda mine: [mine], sys.maxsize, mode="blocking")
     saver.save(manifest, tensors.items())
     outcome = saver.wait()

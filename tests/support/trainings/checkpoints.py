@@ -1,35 +1,29 @@
 """Small checkpoints, written by the real saver."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import torch
-from torch import Tensor
 
 from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest
-from ditlab.checkpoints.saving import BackgroundSaver, SaveOutcome
+from ditlab.checkpoints.saving import BackgroundSaver
 from ditlab.checkpoints.store import CheckpointStore
 
 WEIGHT = torch.arange(12, dtype=torch.float32)
 
 
-def manifest(step: int, **changes: Any) -> CheckpointManifest:
+def manifest(step):
     """The manifest of a network with one weight, (3, 4), and a buffer."""
-    content: dict[str, Any] = {
-        "step": step,
-        "position": step * 32,
-        "spec": {"name": "tiny"},
-        "spec_hash": "0",
-        "scalars": {"adam_step": float(step)},
-        "shapes": {"network.weight": [3, 4], "network.count": [1]},
-        "buffers": ["network.count"],
-        "metrics": {"train/loss": float("nan"), "eval/loss": 1},
-    }
-    return CheckpointManifest(**{**content, **changes})
+    return CheckpointManifest(
+        step=step,
+        position=step * 32,
+        spec={"name": "tiny"},
+        spec_hash="0",
+        scalars={"adam_step": float(step)},
+        shapes={"network.weight": [3, 4], "network.count": [1]},
+        buffers=["network.count"],
+        metrics={"train/loss": float("nan"), "eval/loss": 1},
+    )
 
 
-def state(step: int, start: int = 0, stop: int = 12) -> list[tuple[tuple[str, str, int], Tensor]]:
+def state(step, start=0, stop=12):
     """Tensors of a worker that holds values `start` to `stop` of the weight."""
     tensors = [(("master", "network.weight", start), step * 100 + WEIGHT[start:stop])]
     if start == 0:
@@ -37,13 +31,13 @@ def state(step: int, start: int = 0, stop: int = 12) -> list[tuple[tuple[str, st
     return tensors
 
 
-def saver(place: Path | str, keep: int = 9, **options: Any) -> BackgroundSaver:
+def saver(place, keep=9, **options):
     """The saver of a run with one worker."""
     store = place if isinstance(place, CheckpointStore) else CheckpointStore.at(place)
     return BackgroundSaver(store, 0, 1, lambda mine: [mine], keep, **options)
 
 
-def save(place: Path | str, step: int, keep: int = 9, **options: Any) -> SaveOutcome:
+def save(place, step, keep=9, **options):
     """Save one checkpoint."""
     one = saver(place, keep, **options)
     one.save(manifest(step), state(step))
@@ -53,7 +47,7 @@ def save(place: Path | str, step: int, keep: int = 9, **options: Any) -> SaveOut
     return saved
 
 
-def is_step(place: Path | str, step: int) -> bool:
+def is_step(place, step):
     """Return True if the newest whole checkpoint is that of `step`, value for value."""
     with CheckpointStore.at(place).newest(print) as reader:  # type: ignore[union-attr]
         weights = reader.weights()
@@ -64,23 +58,23 @@ def is_step(place: Path | str, step: int) -> bool:
         )
 
 
-def folder_of(place: Path, step: int) -> Path:
+def folder_of(place, step):
     return place / f"step-{step:08d}"
 
 
-def shard_of(place: Path, step: int) -> Path:
+def shard_of(place, step):
     (shard,) = folder_of(place, step).glob("shard-*.safetensors")
     return shard
 
 
-def edit_bytes(file: Path, change: Callable[[bytes], bytes]) -> None:
+def edit_bytes(file, change):
     file.write_bytes(change(file.read_bytes()))
 
 
-def flip_bit(file: Path) -> None:
+def flip_bit(file):
     """Change the last bit of a file."""
     edit_bytes(file, lambda content: content[:-1] + bytes([content[-1] ^ 1]))
 
 
-def files_of(place: Path, step: int) -> list[Path]:
+def files_of(place, step):
     return [shard_of(place, step), folder_of(place, step) / MANIFEST]

@@ -3,11 +3,8 @@
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -15,18 +12,18 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ditlab.engine.distributed import Rank, current_rank, single_process
+from ditlab.engine.distributed import single_process
 from ditlab.home import RunFolder
 from ditlab.receipts.reading import read_receipts
 from ditlab.receipts.writer import ReceiptWriter
-from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.experiment import class_for
 from ditlab.training.trainer import train
 from support.garbage import exempt_imports
-from support.trainings.groups import run_group
+from support.trainings.groups import joined, run_group
 from support.trainings.workers import Recorder, training_run
 
 
-def global_states() -> tuple[bytes, ...]:
+def global_states():
     """Return the states of torch's, numpy's and Python's global generators."""
     numpy_state = np.random.get_state(legacy=False)
     return (
@@ -43,24 +40,19 @@ class UnkeyedDraws(TorchDispatchMode):
     Not those on the meta device, where a step's operations are counted: they draw no number.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.found: list[str] = []
+        self.found = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags:
-            given = {
-                argument.name: value
-                for argument, value in zip(func._schema.arguments, args, strict=False)
-            }
-            given |= kwargs
-            draws = given.get("dropout_p", 0.0) > 0 if "attention" in str(func) else True
-            draws = draws and not any(
-                one.is_meta for one in [*args, *kwargs.values()] if isinstance(one, Tensor)
-            )
-            draws = draws and str(kwargs.get("device")) != "meta"
-            if draws and given.get("generator") is None:
+            names = [argument.name for argument in func._schema.arguments]
+            given = dict(zip(names, args, strict=False)) | kwargs
+            tensors = [one for one in given.values() if isinstance(one, Tensor)]
+            is_meta = str(given.get("device")) == "meta" or any(one.is_meta for one in tensors)
+            drops_out = given.get("dropout_p", 0.0) > 0 or "attention" not in str(func)
+            if drops_out and not is_meta and given.get("generator") is None:
                 self.found.append(str(func))
         return func(*args, **kwargs)
 
@@ -74,13 +66,13 @@ class Watched(Recorder):
     unkeyed: UnkeyedDraws = field(default_factory=UnkeyedDraws)
     before: tuple[bytes, ...] | None = None
 
-    def progress(self, progress: Any) -> None:
+    def progress(self, progress):
         if self.before is None:
             self.before = global_states()
             self.unkeyed.__enter__()
         super().progress(progress)
 
-    def escaped(self) -> list[str]:
+    def escaped(self):
         """Return unkeyed draws: operations, and global generators whose state changed."""
         assert self.before is not None, "the step loop never reported"
         self.unkeyed.__exit__(None, None, None)
@@ -93,9 +85,7 @@ class Watched(Recorder):
         return self.unkeyed.found + [f"{name}'s global generator" for name in moved]
 
 
-def train_watched(
-    experiment: Experiment, home: Path, checkpoints: Path
-) -> tuple[Watched, list[str]]:
+def train_watched(experiment, home, checkpoints):
     """Train in this process; return the recorder, and the unkeyed draws."""
     recorder = Watched()
     run = training_run(experiment, home, checkpoints)
@@ -106,23 +96,19 @@ def train_watched(
     return recorder, escaped
 
 
-DrawRecord = dict[str, list[str]]
-"""Digests of draws by `stream/step/sample/name`; a sample is identified by its own bytes."""
-
-
 @contextmanager
-def recorded_draws(experiment: Experiment) -> Iterator[DrawRecord]:
+def recorded_draws(experiment):
     """Record every draw of the experiment's objective in the body, sample by sample.
 
     The assignment of draws to micro-batches is under test, so a sample is identified by its own
     bytes.
     """
-    record: DrawRecord = {}
-    cls: Any = type(experiment.family.build_objective(experiment.objective, experiment.model))
+    record = {}
+    cls = type(experiment.family.build_objective(experiment.objective, experiment.model))
     originals = {name: getattr(cls, name) for name in ("loss", "metrics")}
 
-    def writing(original: Any) -> Any:
-        def call(self: Any, network: Any, batch: Mapping[str, Tensor], noise: Any) -> Any:
+    def writing(original):
+        def call(self, network, batch, noise):
             return original(self, network, batch, _RecordingNoise(noise, batch, record))
 
         return call
@@ -136,19 +122,19 @@ def recorded_draws(experiment: Experiment) -> Iterator[DrawRecord]:
 class _RecordingNoise:
     """Noise source that records its numbers."""
 
-    def __init__(self, noise: Any, batch: Mapping[str, Tensor], record: DrawRecord) -> None:
+    def __init__(self, noise, batch, record):
         self._noise, self._record = noise, record
         step = getattr(noise, "step", "fixed")
         rows = zip(*(_digests(values) for _, values in sorted(batch.items())), strict=True)
         self._keys = [f"{noise.stream}/{step}/{'-'.join(row)}" for row in rows]
 
-    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
+    def uniform(self, name, shape):
         return self._write(name, self._noise.uniform(name, shape))
 
-    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
+    def normal(self, name, shape):
         return self._write(name, self._noise.normal(name, shape))
 
-    def _write(self, name: str, values: Tensor) -> Tensor:
+    def _write(self, name, values):
         for key, digest in zip(self._keys, _digests(values), strict=True):
             drawn = self._record.setdefault(f"{key}/{name}", [])
             if digest not in drawn:
@@ -157,16 +143,14 @@ class _RecordingNoise:
         return values
 
 
-def _digests(values: Tensor) -> list[str]:
+def _digests(values):
     return [
         hashlib.blake2b(row.contiguous().numpy().tobytes(), digest_size=8).hexdigest()
         for row in values
     ]
 
 
-def train_recorded_draws(
-    experiment: Experiment, home: Path, folder: Path, world_size: int
-) -> list[dict[str, Any]]:
+def train_recorded_draws(experiment, home, folder, world_size):
     """Train on workers, each of several in a process; return the `record` and the `values` by step
     of each.
     """
@@ -179,24 +163,18 @@ def train_recorded_draws(
     return [json.loads((folder / f"record-{rank}.json").read_text()) for rank in range(world_size)]
 
 
-def _worker(rank: int, spec: Mapping[str, Any], home: Path, folder: Path, world_size: int) -> None:
-    torch.set_num_threads(1)
-    place = current_rank(False, rank, world_size, rank)
-    meeting = f"file://{folder}/meeting"
-    torch.distributed.init_process_group(
-        "gloo", init_method=meeting, rank=rank, world_size=world_size
-    )
-    _train_and_write(class_for(spec).model_validate(spec), home, folder, place)
-    torch.distributed.destroy_process_group()
+def _worker(rank, spec, home, folder, world_size):
+    with joined(rank, world_size, folder) as place:
+        _train_and_write(class_for(spec).model_validate(spec), home, folder, place)
 
 
-def _train_and_write(experiment: Experiment, home: Path, folder: Path, rank: Rank) -> None:
+def _train_and_write(experiment, home, folder, rank):
     recorder = Recorder()
     if rank.is_first:
         recorder.receipts = ReceiptWriter(RunFolder(folder), recorder.warn)
     with recorded_draws(experiment) as record:
         train(training_run(experiment, home, folder / "checkpoints"), rank, recorder)
-    left: dict[str, Any] = {"record": record, "values": recorder.values}
+    left = {"record": record, "values": recorder.values}
     if recorder.receipts:
         recorder.receipts.close()
         left["samples"] = read_receipts(RunFolder(folder)).rows["samples"].tolist()

@@ -6,15 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from unittest import mock
 
 import torch
 from safetensors.torch import load_file
 
-from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.home import Home
-from ditlab.spec.experiment import Experiment
 from ditlab_addons.check.eject.ejecting import write_file
 
 ALONE = """\
@@ -28,13 +25,13 @@ runpy.run_path(file, run_name="__main__")
 """Program that runs a file where no package of DiTLab can be imported."""
 
 
-def eject_into(experiment: Experiment, folder: Path) -> Path:
+def eject_into(experiment, folder):
     """Write the file of an experiment, and return its path."""
     write_file(experiment, Home.from_environment(), folder / "train.py")
     return folder / "train.py"
 
 
-def start(file: Path, out: Path, workers: int = 1) -> "subprocess.Popen[bytes]":
+def start(file, out, workers=1):
     """Start a training, in a process group of its own."""
     alone = file.with_name("alone.py")
     alone.write_text(ALONE)
@@ -52,20 +49,20 @@ def start(file: Path, out: Path, workers: int = 1) -> "subprocess.Popen[bytes]":
     )
 
 
-def train_file(file: Path, out: Path, workers: int = 1) -> None:
+def train_file(file, out, workers=1):
     """Train a file to its end."""
     process = start(file, out, workers)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err.decode()
 
 
-def train_here(file: Path, out: Path) -> None:
+def train_here(file, out):
     """Train a file in this process."""
     with mock.patch.object(sys, "argv", [str(file), str(out)]):
         runpy.run_path(str(file), run_name="__main__")
 
 
-def kill_after_first_checkpoint(file: Path, out: Path, workers: int = 1) -> None:
+def kill_after_first_checkpoint(file, out, workers=1):
     """Begin a training, and kill it once it has a checkpoint."""
     process = start(file, out, workers)
     while process.poll() is None and not [*out.glob("step-*.safetensors")]:
@@ -74,7 +71,7 @@ def kill_after_first_checkpoint(file: Path, out: Path, workers: int = 1) -> None
     process.wait()
 
 
-def differing(out: Path, reader: CheckpointReader) -> list[str]:
+def differing(out, reader):
     """Return the tensors of a run's checkpoint that the file's of the same step does not have bit
     by bit.
     """

@@ -1,30 +1,19 @@
 """Ends of training runs by signals, drawn by way, phase and moment: how each ended, and what was
 left.
-
-`OMP_NUM_THREADS=1 python tests/support/trainings/endings.py --count 60 --seed 1` draws local runs,
-with `--ray` those on a Ray of their own; it needs `tests` on PYTHONPATH, and code that stays as it
-is meanwhile.
 """
 
-import argparse
-import json
 import os
 import pty
-import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.home import Home
 from ditlab.runs.locks import running_state
 from ditlab.spec.yaml_text import dump_yaml
@@ -33,6 +22,7 @@ from support.command import run_inside
 from support.trainings.workers import newest, same_state, tiny
 
 STEPS, EVALUATED, EVERY = 60, 40, 7
+GRACE = 25.0
 PHASES = ("preparing", "training", "evaluating", "saving", "ending")
 WAYS = (
     "TERM",
@@ -67,7 +57,7 @@ class Ending:
     faults: list[str] = field(default_factory=list)
     """Sentences on what was not as promised."""
 
-    def __str__(self) -> str:
+    def __str__(self):
         found = "; ".join(self.faults) or "as promised"
         end = f"exit {self.code} after {self.seconds:.1f} s, {self.status}"
         return f"{self.phase:<10} {self.way:<10} +{self.delay:.2f} s: {end}: {found}"
@@ -78,13 +68,11 @@ class Endings:
     unbroken one.
     """
 
-    def __init__(
-        self, folder: Path, on_ray: bool, grace: float = 25.0, resumes: bool = True
-    ) -> None:
-        self._folder, self._grace, self._resumes = folder, grace, resumes
-        self._options = ["--grace", str(grace), *([] if on_ray else ["--local"])]
+    def __init__(self, folder, on_ray):
+        self._folder = folder
+        self._options = ["--grace", str(GRACE), *([] if on_ray else ["--local"])]
         self._spec, self._number = folder / "spec.yaml", 0
-        changes: dict[str, Any] = {
+        changes = {
             "checkpoint": {"every": EVERY, "keep": 3},
             "evaluation": {"every": EVALUATED, "samples": 16, "limit": 128},
             "sampling": {"steps": 20},
@@ -92,14 +80,14 @@ class Endings:
         self._spec.write_text(
             dump_yaml(tiny(name="ended", training__steps=STEPS, **changes).to_dict())
         )
-        self._unbroken: CheckpointReader | None = None
+        self._unbroken = None
 
-    def draw(self, random: random.Random) -> Ending:
+    def draw(self, random):
         """Draw an end and do it."""
         phase, way = random.choice(PHASES), random.choice(WAYS)
         return self.end(Ending(way, phase, random.uniform(0, _LATEST[phase])))
 
-    def end(self, ending: Ending) -> Ending:
+    def end(self, ending):
         """End a run as told, look at what is left, and resume it."""
         self._number += 1
         home = self._folder / f"home-{self._number}"
@@ -132,20 +120,20 @@ class Endings:
         asked = time.monotonic()
         self._send(ending.way, process, tree, terminal)
         with suppress(psutil.TimeoutExpired):
-            ending.code = _code(process, self._grace + 10)
+            ending.code = _code(process, GRACE + 10)
         ending.seconds = time.monotonic() - asked
         if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
             ending.faults.append("it goes on")
             process.kill()
-        elif ending.seconds > self._grace + 1:
+        elif ending.seconds > GRACE + 1:
             ending.faults.append("later than the grace")
         self._look(ending, home, shared, sockets, log.name)
-        if self._resumes and not ending.faults:
+        if not ending.faults:
             self._resume(ending, home)
         return ending
 
-    def _wait_for(self, phase: str, home: Path, process: psutil.Process, terminal: int) -> None:
-        signs: dict[str, Callable[[str], bool]] = {
+    def _wait_for(self, phase, home, process, terminal):
+        signs = {
             "preparing": lambda _: handles_sigterm(process.pid),
             "training": lambda journal: '"step":12,' in journal,
             "evaluating": lambda journal: f'"step":{EVALUATED - 1},' in journal,
@@ -165,9 +153,7 @@ class Endings:
                 return
             time.sleep(0.005)
 
-    def _send(
-        self, way: str, process: psutil.Process, tree: list[psutil.Process], terminal: int
-    ) -> None:
+    def _send(self, way, process, tree, terminal):
         with suppress(ProcessLookupError, psutil.NoSuchProcess):
             if way == "terminal":
                 os.close(terminal)
@@ -184,9 +170,7 @@ class Endings:
                     process.send_signal(getattr(signal, f"SIG{name}"))
                     time.sleep(0.7 if twice else 0)
 
-    def _look(
-        self, ending: Ending, home: Path, shared: set[str], sockets: set[Any], log: str
-    ) -> None:
+    def _look(self, ending, home, shared, sockets, log):
         """Find what is left after an end, and what `runs` says within 5 s; on Ray killed -9, its
         agents have 15 s.
         """
@@ -211,7 +195,7 @@ class Endings:
                 f"exit code {ending.code} with status {ending.status}: {said[-500:]}"
             )
 
-    def _resume(self, ending: Ending, home: Path) -> None:
+    def _resume(self, ending, home):
         """Go on with the run, and compare its last checkpoint with that of the unbroken one."""
         if self._unbroken is None:
             self._unbroken = self._finished(self._folder / "unbroken")
@@ -220,7 +204,7 @@ class Endings:
                 return
         ending.faults.append("resumed, it has other bits")
 
-    def _finished(self, home: Path) -> CheckpointReader:
+    def _finished(self, home):
         words = ["train", self._spec, *self._options, "--no-figures", "--json"]
         runs = list_runs(Home(home)) if (home / "train").exists() else []
         if not (runs and runs[0].status == "finished"):
@@ -230,13 +214,13 @@ class Endings:
         return newest(Home(home).run(run.run_id).checkpoints)
 
 
-def _tree(process: psutil.Process) -> list[psutil.Process]:
+def _tree(process):
     with suppress(psutil.Error):
         return [process, *process.children(recursive=True)]
     return []
 
 
-def _code(process: psutil.Process, seconds: float) -> int:
+def _code(process, seconds):
     """Exit code of a child, negative for a signal's number."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -247,14 +231,14 @@ def _code(process: psutil.Process, seconds: float) -> int:
     raise psutil.TimeoutExpired(seconds)
 
 
-def handles_sigterm(pid: int) -> bool:
+def handles_sigterm(pid):
     with suppress(OSError):
         _, _, rest = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")
         return bool(int(rest.split()[0], 16) >> (signal.SIGTERM - 1) & 1)
     return False
 
 
-def _state(home: Path) -> str:
+def _state(home):
     """Status of a home's one run, as `runs` tells it."""
     runs = list_runs(Home(home)) if (home / "train").exists() else []
     if runs and runs[0].status == "running":
@@ -262,14 +246,14 @@ def _state(home: Path) -> str:
     return runs[0].status if runs else "no run"
 
 
-def _listening(process: psutil.Process) -> Iterator[Any]:
+def _listening(process):
     with suppress(psutil.Error):
         yield from (
             each.laddr for each in process.net_connections() if each.status == psutil.CONN_LISTEN
         )
 
 
-def _still_listening(sockets: set[Any]) -> list[str]:
+def _still_listening(sockets):
     """Sockets of these addresses on which a process listens now."""
     now = {
         each.laddr: each.pid
@@ -279,7 +263,7 @@ def _still_listening(sockets: set[Any]) -> list[str]:
     return [f"process {now[socket]} listens on {socket}" for socket in sockets & now.keys()]
 
 
-def _shared_memory(process: psutil.Process) -> Iterator[str]:
+def _shared_memory(process):
     with suppress(OSError):
         for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
             place = line.find("/dev/shm/")
@@ -288,7 +272,7 @@ def _shared_memory(process: psutil.Process) -> Iterator[str]:
                 yield line[place:]
 
 
-def _of_home(home: Path) -> list[str]:
+def _of_home(home):
     """Living processes that were started under a home."""
     found = []
     for process in psutil.process_iter():
@@ -298,35 +282,3 @@ def _of_home(home: Path) -> list[str]:
             ) == str(home):
                 found.append(f"{process.pid} {' '.join(process.cmdline())[:100]}")
     return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--count", type=int, default=12)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--ray", action="store_true")
-    parser.add_argument(
-        "--resumes", type=int, default=1 << 30, help="Number of the first ends that are resumed."
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=float("inf"), help="Begin no end after so many."
-    )
-    given = parser.parse_args()
-    # ignored below nohup, and behind `&`: commands would ignore them too
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    drawn, begun, endings = random.Random(given.seed), time.monotonic(), []
-    print(f"seed {given.seed}", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        runs = Endings(Path(folder), given.ray)
-        while len(endings) < given.count and time.monotonic() - begun < given.seconds:
-            runs._resumes = len(endings) < given.resumes
-            endings.append(runs.draw(drawn))
-            print(f"{len(endings):>3} {endings[-1]}", flush=True)
-    slowest = max((each.seconds for each in endings), default=0.0)
-    numbers = {"seed": given.seed, "ends": len(endings), "slowest": round(slowest, 1)}
-    print(json.dumps({**numbers, "faults": sum(bool(each.faults) for each in endings)}))
-
-
-if __name__ == "__main__":
-    main()

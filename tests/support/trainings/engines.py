@@ -3,21 +3,21 @@ and steps.
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ditlab.engine.distributed import Rank, current_rank, single_process
+from ditlab.engine.distributed import single_process
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab_models.finetuning import fine_tune
 from support.garbage import exempt_imports
-from support.trainings.groups import run_group
+from support.trainings.groups import joined, run_group
+from support.trainings.workers import same_tensors
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Job:
-    """A script for an engine of so many samples a pass; `load` continues a state."""
+    """A script for an engine; `load` continues a state."""
 
     experiment: Experiment
     steps: Sequence[Step]
-    micro_size: int = 4
     load: Path | None = None
     save: Path | None = None
     kept: Sequence[int] = ()
@@ -66,16 +65,12 @@ class State:
     tensors: dict[tuple[str, str], Tensor] = field(default_factory=dict)
     scalars: dict[str, float] = field(default_factory=dict)
 
-    def read(self, name: str, owner: str, start: int, stop: int) -> Tensor:
+    def read(self, name, owner, start, stop):
         return self.tensors[name, owner][start:stop]
 
-    def equals(self, other: "State") -> bool:
+    def equals(self, other):
         """Bit for bit."""
-        return (
-            self.scalars == other.scalars
-            and self.tensors.keys() == other.tensors.keys()
-            and all(torch.equal(value, other.tensors[key]) for key, value in self.tensors.items())
-        )
+        return self.scalars == other.scalars and same_tensors(self.tensors, other.tensors)
 
 
 @dataclass
@@ -89,13 +84,11 @@ class Trace:
     """After each step of `kept`."""
 
 
-def pieces_of(engine: Engine) -> list[tuple[str, str, int, Tensor]]:
+def pieces_of(engine):
     return [(*key, values.clone()) for key, values in engine.state()]
 
 
-def put_together(
-    workers: Sequence[list[tuple[str, str, int, Tensor]]], scalars: Mapping[str, float]
-) -> State:
+def put_together(workers, scalars):
     """Pieces of all workers as whole tensors (at stage 0 every worker has them all)."""
     places = {
         (kind, name, start): values for pieces in workers for kind, name, start, values in pieces
@@ -109,7 +102,25 @@ def put_together(
     return state
 
 
-def batch_of(step: int, part: Pass) -> dict[str, Tensor]:
+def state_of(engine):
+    """The state of a group's only worker."""
+    return put_together([pieces_of(engine)], engine.scalars())
+
+
+def steps_of(workers=1, numbers=range(4), poisoned=None, spoiled=None):
+    """Steps of two passes a worker, with the draws of their numbers; the last worker's first batch
+    of step `poisoned` holds a NaN, and step `spoiled` is called unhealthy.
+    """
+    found = []
+    for number in numbers:
+        passes = [[Pass(2 * rank), Pass(2 * rank + 1)] for rank in range(workers)]
+        if number == poisoned:
+            passes[-1][0] = Pass(2 * workers - 2, poison=True)
+        found.append(Step(passes, False if number == spoiled else None, number))
+    return found
+
+
+def batch_of(step, part):
     generator = torch.Generator().manual_seed(1000 * step + part.micro)
     image = torch.rand(4, 1, 8, 8, generator=generator)[part.start : part.stop] * 2 - 1
     if part.poison:
@@ -117,14 +128,14 @@ def batch_of(step: int, part: Pass) -> dict[str, Tensor]:
     return {"image": image}
 
 
-def noise_of(step: int, part: Pass) -> KeyedNoise:
+def noise_of(step, part):
     return KeyedNoise(0, "train", step, part.micro, 4, torch.device("cpu"), part.start)
 
 
-def module_for(experiment: Experiment) -> TrainingModule:
+def module_for(experiment):
     torch.manual_seed(0)
-    objective: Any = experiment.family.build_objective(experiment.objective, experiment.model)
-    network: Any = experiment.family.build_network(experiment.model)
+    objective = experiment.family.build_objective(experiment.objective, experiment.model)
+    network = experiment.family.build_network(experiment.model)
     with torch.no_grad():
         # layers that begin at zero would hide half of the network
         for parameter in network.parameters():
@@ -137,15 +148,11 @@ def module_for(experiment: Experiment) -> TrainingModule:
     return TrainingModule(network, objective)
 
 
-def engine_for(
-    experiment: Experiment, rank: Rank, accumulation: int, micro_size: int = 4, module: Any = None
-) -> Engine:
+def engine_for(experiment, rank, accumulation, micro_size=4, module=None):
     return Engine(module or module_for(experiment), experiment, rank, micro_size, accumulation)
 
 
-def run_step(
-    engine: Engine, number: int, passes: Sequence[Pass], healthy: bool | None = None
-) -> tuple[float, float]:
+def run_step(engine, number, passes, healthy=None):
     """(loss of the passes by their weights, norm)."""
     total = 0.0
     for at, part in enumerate(passes):
@@ -160,11 +167,11 @@ def run_step(
     return total, float(engine.step(number, 1e-3, flag))
 
 
-def drive(rank: Rank, job: Job) -> Any:
+def drive(rank, job):
     """One worker's part: (losses, norms, pieces, scalars, states)."""
-    engine = engine_for(job.experiment, rank, len(job.steps[0].passes[0]), job.micro_size)
+    engine = engine_for(job.experiment, rank, len(job.steps[0].passes[0]))
     if job.load:
-        start: State = torch.load(job.load, weights_only=False)
+        start = torch.load(job.load, weights_only=False)
         engine.load_state(start.read, start.scalars, has_ema=True)
     losses, norms, states = [], [], {}
     for place, step in enumerate(job.steps):
@@ -173,13 +180,13 @@ def drive(rank: Rank, job: Job) -> Any:
         losses.append(loss)
         norms.append(norm)
         if place in job.kept:
-            states[place] = put_together([pieces_of(engine)], engine.scalars())
+            states[place] = state_of(engine)
     result = losses, norms, pieces_of(engine), engine.scalars(), states
     engine.close()
     return result
 
 
-def drive_here(job: Job) -> Trace:
+def drive_here(job):
     """One worker, in this process."""
     with single_process(use_gpu=False) as rank:
         trace = _trace(job, [drive(rank, job)])
@@ -187,34 +194,28 @@ def drive_here(job: Job) -> Trace:
     return trace
 
 
-def drive_workers(jobs: Sequence[Job], world_size: int) -> list[Trace]:
+def drive_workers(jobs, world_size):
     """Several scripts, one after the other, on the same `world_size` processes."""
     with tempfile.TemporaryDirectory() as folder:
-        plain = [(job.experiment.to_dict(), job) for job in jobs]
-        arguments = (world_size, [(spec, _without_spec(job)) for spec, job in plain], folder)
-        run_group(_body, arguments, world_size)
+        plain = [
+            (job.experiment.to_dict(), (job.steps, job.load, job.save, job.kept)) for job in jobs
+        ]
+        run_group(_body, (world_size, plain, folder), world_size)
         parts = [
             torch.load(Path(folder, f"{rank}.pt"), weights_only=False) for rank in range(world_size)
         ]
     return [_trace(job, [part[number] for part in parts]) for number, job in enumerate(jobs)]
 
 
-def _without_spec(job: Job) -> tuple[Any, ...]:
-    return tuple(job.steps), job.micro_size, job.load, job.save, job.kept
+def _body(rank, world_size, jobs, folder):
+    with joined(rank, world_size, folder) as place:
+        found = [
+            drive(place, Job(class_for(spec).model_validate(spec), *rest)) for spec, rest in jobs
+        ]
+        torch.save(found, Path(folder, f"{rank}.pt"))
 
 
-def _body(rank: int, world_size: int, jobs: Any, folder: str) -> None:
-    torch.set_num_threads(1)
-    place = current_rank(False, rank, world_size, rank)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size
-    )
-    found = [drive(place, Job(class_for(spec).model_validate(spec), *rest)) for spec, rest in jobs]
-    torch.save(found, Path(folder, f"{rank}.pt"))
-    torch.distributed.destroy_process_group()
-
-
-def _trace(job: Job, parts: Sequence[Any]) -> Trace:
+def _trace(job, parts):
     state = put_together([part[2] for part in parts], parts[0][3])
     if job.save:
         torch.save(state, job.save)

@@ -1,16 +1,14 @@
 """The smallest experiment of each family that trains on data that come with the platform."""
 
-from typing import Any
+from ditlab.spec.experiment import class_for
 
-from ditlab.spec.experiment import Experiment, class_for
-
-_COMMON: dict[str, Any] = {
+_COMMON = {
     "optimizer": {"kind": "adamw", "lr": 1e-3, "weight_decay": 0.05},
     "schedule": {"kind": "warmup_cosine", "warmup": 3, "final": 0.1},
     "training": {"steps": 20, "clip": {"kind": "norm", "max_norm": 0.5}, "ema": {"decay": 0.99}},
     "tracking": {"system_metrics": False},
 }
-PIXELHDM: dict[str, Any] = {
+PIXELHDM = {
     "family": "pixelhdm",
     "width": 32,
     "pixel_width": 4,
@@ -26,7 +24,7 @@ PIXELHDM: dict[str, Any] = {
     "text_length": 128,
 }
 """A small model that reads captions, or their features of 32 numbers a token."""
-_FAMILIES: dict[str, dict[str, Any]] = {
+_FAMILIES = {
     "dit": {
         "model": {
             "family": "dit",
@@ -81,17 +79,12 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     },
     "pixelhdm": {
         "model": {
-            "family": "pixelhdm",
+            **PIXELHDM,
             "width": 16,
-            "pixel_width": 4,
             "patch_size": 8,
-            "patch_depth": 1,
-            "pixel_depth": 1,
             "num_heads": 2,
             "num_kv_heads": 1,
             "mrope_widths": [2, 2, 4],
-            "bottleneck_width": 8,
-            "time_width": 8,
             "max_resolution": 64,
             "text_length": 16,
             "text_depth": 1,
@@ -102,17 +95,32 @@ _FAMILIES: dict[str, dict[str, Any]] = {
         "sampling": {"steps": 2, "height": 16, "width": 16},
     },
 }
-GAUSSIAN: dict[str, Any] = {
+GAUSSIAN = {
     "model__variance_channels": "predicted",
     "objective": {"process": "gaussian"},
     "sampling": {"solver": "ddpm"},
 }
 """Changes of the smallest experiment of `dit`: the Gaussian process, with a learned variance."""
+BLOCKS = {
+    "model": {
+        "family": "dlm",
+        "length": 256,
+        "vocabulary": 256,
+        "width": 32,
+        "depth": 2,
+        "num_heads": 2,
+        "block_size": 64,
+    },
+    "data": {"kind": "text", "length": 256, "packing": "masked"},
+    "sampling": {"block": {}, "steps": 2},
+    "batch": {"size": 4, "micro": 2},
+}
+"""Sections of an experiment of text that is made block by block."""
 FAMILIES = tuple(_FAMILIES)
 """Names of the families."""
 
 
-def smallest(family: str, workers: int = 1, **changes: Any) -> Experiment:
+def smallest(family, workers=1, **changes):
     """The smallest experiment of a family, of two micro-batches a worker; `training__steps=3`
     changes `training.steps`.
 

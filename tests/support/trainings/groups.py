@@ -5,10 +5,11 @@ a session.
 import gc
 import multiprocessing
 import os
-from collections.abc import Callable
-from typing import Any
+from contextlib import contextmanager
 
 import torch
+
+from ditlab.engine.distributed import current_rank
 
 # Dynamo and Muon: the first optimiser and the first ZeRO engine import them, for 4 s in each
 # process of a group.
@@ -29,7 +30,7 @@ IMPORTED += [
 ]
 
 
-def warm_processes() -> Any:
+def warm_processes():
     """Return the context of processes that are forked from that server.
 
     They see the environment as it is when the first of a session starts.
@@ -42,7 +43,7 @@ def warm_processes() -> Any:
     return context
 
 
-def run_group(body: Callable[..., None], arguments: tuple[Any, ...], world_size: int) -> None:
+def run_group(body, arguments, world_size):
     """Run `body(rank, *arguments)` in `world_size` warm processes at once, and raise what one of
     them raises.
     """
@@ -52,6 +53,18 @@ def run_group(body: Callable[..., None], arguments: tuple[Any, ...], world_size:
     )
 
 
-def _run(rank: int, body: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+@contextmanager
+def joined(rank, world_size, folder):
+    """Make this process a worker of a gloo group whose members meet in a folder."""
+    torch.set_num_threads(1)
+    place = current_rank(False, rank, world_size, rank)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size
+    )
+    yield place
+    torch.distributed.destroy_process_group()
+
+
+def _run(rank, body, arguments):
     gc.freeze()  # each engine that is closed collects garbage, and would look through all imports
     body(rank, *arguments)

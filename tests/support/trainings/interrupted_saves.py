@@ -26,7 +26,7 @@ SHIM.traced.restype = ctypes.c_char_p
 OFF, KILL, TORN, ERROR, COUNT = range(5)
 
 
-def prepare(place: Path, scenario: str) -> None:
+def prepare(place, scenario):
     """Save step 1, and for the scenarios `again` and `damaged` step 2, whose shard is then cut
     short in the last.
     """
@@ -38,7 +38,7 @@ def prepare(place: Path, scenario: str) -> None:
         shard.write_bytes(shard.read_bytes()[:-1])
 
 
-def child(place: Path, how: int, nth: int, number: int) -> int:
+def child(place, how, nth, number):
     """Exit code 0: saved; 3: a failure that was reported; 10: the save ended before its `nth`
     change; else wrong.
     """
@@ -55,7 +55,7 @@ def child(place: Path, how: int, nth: int, number: int) -> int:
     return 3 if saved.error.kind == "write" else 1
 
 
-def interrupt_everywhere(root: Path, how: int, number: int, scenario: str) -> None:
+def interrupt_everywhere(root, how, number, scenario):
     """Interrupt a save at its first change of files, at its second, and so on until it has no
     more.
     """

@@ -1,22 +1,14 @@
 """Memory of a worker on the CPU, as a plan predicts it."""
 
-from pathlib import Path
-
 from ditlab.data.splits import open_data
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import data_shape
-from ditlab.spec.experiment import Experiment
 from ditlab_addons.plan.frozen_encoders import EncoderWork
 from ditlab_addons.plan.pass_memory import pass_memory
-from ditlab_addons.plan.worker_memory import (
-    ParameterSizes,
-    WorkerMemory,
-    ZeroSetting,
-    setting_memory,
-)
+from ditlab_addons.plan.worker_memory import ParameterSizes, ZeroSetting, setting_memory
 
 
-def predicted_memory(experiment: Experiment, home: Path) -> WorkerMemory:
+def predicted_memory(experiment, home):
     """Return the state between steps and the peaks of an experiment as it is, on the CPU."""
     shape = data_shape(experiment, open_data(experiment.data, Home(home)))
     zero = experiment.engine.zero

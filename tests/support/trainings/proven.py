@@ -4,16 +4,14 @@ than its proof.
 
 import tempfile
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ditlab.data.splits import open_data
-from ditlab.engine.distributed import Rank, single_process
+from ditlab.engine.distributed import single_process
 from ditlab.home import Home
-from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.experiment import class_for
 from ditlab_addons.check import process_group
 from ditlab_addons.check.process_group import run_workers
 from ditlab_addons.check.prove.findings import ProofComparison
@@ -22,7 +20,7 @@ from support.garbage import exempt_imports
 from support.trainings.groups import warm_processes
 
 
-def prove_here(experiment: Experiment, home: Path) -> list[ProofComparison]:
+def prove_here(experiment, home):
     """Prove an experiment of one worker in this process."""
     with tempfile.TemporaryDirectory() as folder, single_process(use_gpu=False) as rank:
         found = _prove(experiment, rank, home, Path(folder))
@@ -30,9 +28,7 @@ def prove_here(experiment: Experiment, home: Path) -> list[ProofComparison]:
     return found
 
 
-def prove_all(
-    experiments: Sequence[Experiment], home: Path, monkeypatch: Any
-) -> list[list[ProofComparison]]:
+def prove_all(experiments, home, monkeypatch):
     """Prove experiments of equally many workers one after the other on the same processes; each
     one's comparisons.
     """
@@ -46,7 +42,7 @@ def prove_all(
     return [[each for part in parts for each in part] for parts in zip(*workers, strict=True)]
 
 
-def off(comparisons: Sequence[ProofComparison]) -> list[str]:
+def off(comparisons):
     """Return a line for each comparison that does not hold, or one that says that there are none at
     all.
     """
@@ -61,9 +57,7 @@ def off(comparisons: Sequence[ProofComparison]) -> list[str]:
     return lines if comparisons else ["nothing was compared"]
 
 
-def _body(
-    rank: Rank, specs: Sequence[dict[str, Any]], home: str, folder: str
-) -> list[list[ProofComparison]]:
+def _body(rank, specs, home, folder):
     torch.set_num_threads(1)
     found = []
     for number, spec in enumerate(specs):
@@ -81,6 +75,6 @@ def _body(
     return found
 
 
-def _prove(experiment: Experiment, rank: Rank, home: Path, folder: Path) -> list[ProofComparison]:
+def _prove(experiment, rank, home, folder):
     open_data(experiment.data, Home(home))
     return prove_run(experiment, Home(home), rank, folder).all()

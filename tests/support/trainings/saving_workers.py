@@ -1,43 +1,26 @@
 """Savers in several processes, agreeing over a gloo group of their own."""
 
 import tempfile
-from collections.abc import Callable
-from typing import Any
 
-import torch
 from torch import distributed
 
 from ditlab.checkpoints.saving import BackgroundSaver
 from ditlab.checkpoints.store import CheckpointStore
-from support.trainings.groups import warm_processes
+from support.trainings.groups import joined, warm_processes
 
 
-def _worker(
-    rank: int,
-    world_size: int,
-    rendezvous: str,
-    body: Callable[..., None],
-    arguments: tuple[Any, ...],
-) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size
-    )
-    body(rank, world_size, *arguments)
-    distributed.destroy_process_group()
+def _worker(rank, folder, body, arguments):
+    with joined(rank, 2, folder):
+        body(rank, 2, *arguments)
 
 
-def workers(body: Callable[..., None], *arguments: Any, world_size: int = 2) -> list[int | None]:
-    """Runs `body(rank, world_size, *arguments)` in each of `world_size` processes; returns their
-    exit codes.
-    """
+def workers(body, *arguments):
+    """Runs `body(rank, 2, *arguments)` in each of two processes; returns their exit codes."""
     context = warm_processes()
     with tempfile.TemporaryDirectory() as folder:
         processes = [
-            context.Process(
-                target=_worker, args=(rank, world_size, f"{folder}/rendezvous", body, arguments)
-            )
-            for rank in range(world_size)
+            context.Process(target=_worker, args=(rank, folder, body, arguments))
+            for rank in range(2)
         ]
         for process in processes:
             process.start()
@@ -50,15 +33,13 @@ def workers(body: Callable[..., None], *arguments: Any, world_size: int = 2) -> 
                 process.kill()
 
 
-def saver_of(
-    rank: int, world_size: int, place: str, keep: int = 9, **options: Any
-) -> BackgroundSaver:
+def saver_of(rank, world_size, place, keep=9):
     """This worker's saver of the run at `place`."""
     group = distributed.new_group(backend="gloo")
 
-    def gather(mine: Any) -> list[Any]:
-        everyone: list[Any] = [None] * world_size
+    def gather(mine):
+        everyone = [None] * world_size
         distributed.all_gather_object(everyone, mine, group=group)
         return everyone
 
-    return BackgroundSaver(CheckpointStore.at(place), rank, world_size, gather, keep, **options)
+    return BackgroundSaver(CheckpointStore.at(place), rank, world_size, gather, keep)

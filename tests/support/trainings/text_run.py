@@ -2,7 +2,6 @@
 
 import random
 from pathlib import Path
-from typing import Any
 
 import ditlab
 from ditlab.data.importing import ImportRequest, run_import
@@ -14,9 +13,7 @@ VOCABULARY = 300
 """Tokens of the BPE, of which each text has another one."""
 
 
-def imported(
-    name: str, seed: int = 0, tokenizer: str = "bpe", vocabulary: int | None = VOCABULARY
-) -> dict[str, Any]:
+def imported(name, seed=0, tokenizer="bpe", vocabulary=VOCABULARY):
     """A store of some 200 rows of 64 tokens of made-up words, in DITLAB_HOME."""
     draws, home = random.Random(seed), Home.from_environment()
     words = ["".join(draws.choices("aeiounrst", k=draws.randint(1, 7))) for _ in range(6000)]
@@ -34,7 +31,7 @@ def imported(
     return {"kind": "arrow", "path": name, "hold_out": 0.2}
 
 
-def train_on_text() -> ditlab.Run:
+def train_on_text():
     """Train four steps, with quality at their end, in the working folder and DITLAB_HOME."""
     data = {"data": imported("own"), "model__length": 64, "model__vocabulary": VOCABULARY}
     spec = smallest("dlm", training__steps=4, evaluation__quality=100, evaluation__every=4, **data)

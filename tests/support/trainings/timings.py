@@ -2,9 +2,7 @@
 turns.
 """
 
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 
@@ -28,15 +26,13 @@ TIMINGS = (
 """Prefixes of their names."""
 
 
-def phase_log(
-    world_size: int = 1, measure: Callable[..., Any] = lambda *_: None, **changes: Any
-) -> tuple[PhaseLog, Recorder, Callable[[float], None]]:
+def phase_log(world_size=1, measure=lambda *_: None, **changes):
     """The first worker's log, what it reports to, and a function that lets seconds pass."""
     now, recorder, run = [0.0], Recorder(), SimpleNamespace(experiment=tiny(**changes))
 
-    def tick(seconds: float) -> None:
+    def tick(seconds):
         now[0] += seconds
 
     rank, clock = Rank(0, world_size, 0, torch.device("cpu")), PhaseClock(lambda: now[0])
-    log: Any = PhaseLog(run, rank, recorder, clock, lambda: now[0], measure)  # type: ignore[arg-type]
+    log = PhaseLog(run, rank, recorder, clock, lambda: now[0], measure)  # type: ignore[arg-type]
     return log, recorder, tick

@@ -1,25 +1,23 @@
 """Bytes of a worker's live tensors in real training steps on the CPU, as a tracker counts them."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from ditlab.data.splits import DataSplits, open_data
-from ditlab.engine.distributed import Rank, current_rank, single_process
+from ditlab.data.splits import open_data
+from ditlab.engine.distributed import single_process
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.experiment import class_for
 from ditlab_addons.plan.pass_memory import LiveBytes
 from ditlab_models.finetuning import fine_tune
 from support.garbage import exempt_imports
-from support.trainings.groups import run_group
+from support.trainings.groups import joined, run_group
 
 
 @dataclass(frozen=True)
@@ -40,12 +38,12 @@ class TrackedStep:
     """Of the moving average, as far as it is this worker's."""
 
     @property
-    def peak(self) -> int:
+    def peak(self):
         """Most bytes alive at once."""
         return max(self.passes, self.update)
 
 
-def track_step(experiment: Experiment, home: Path) -> TrackedStep:
+def track_step(experiment, home):
     """Train three steps in this process, and return the last one's bytes."""
     with single_process(use_gpu=False) as rank:
         tracked = _track(experiment, home, rank)
@@ -53,7 +51,7 @@ def track_step(experiment: Experiment, home: Path) -> TrackedStep:
     return tracked
 
 
-def track_workers(experiments: list[Experiment], home: Path, world_size: int) -> list[TrackedStep]:
+def track_workers(experiments, home, world_size):
     """Train each experiment for three steps on `world_size` processes, and return the first
     worker's bytes.
     """
@@ -63,30 +61,20 @@ def track_workers(experiments: list[Experiment], home: Path, world_size: int) ->
         return [TrackedStep(**each) for each in torch.load(Path(folder, "0.pt"))]
 
 
-def _body(rank: int, world_size: int, specs: Any, home: str, folder: str) -> None:
-    torch.set_num_threads(1)
-    place = current_rank(False, rank, world_size, rank)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size
-    )
-    found = [
-        vars(_track(class_for(spec).model_validate(spec), Path(home), place)) for spec in specs
-    ]
-    torch.save(found, Path(folder, f"{rank}.pt"))
-    torch.distributed.destroy_process_group()
+def _body(rank, world_size, specs, home, folder):
+    with joined(rank, world_size, folder) as place:
+        found = [
+            vars(_track(class_for(spec).model_validate(spec), Path(home), place)) for spec in specs
+        ]
+        torch.save(found, Path(folder, f"{rank}.pt"))
 
 
-def _track(experiment: Experiment, home: Path, rank: Rank) -> TrackedStep:
+def _track(experiment, home, rank):
     data = open_data(experiment.data, Home(home))
     inputs = ModelInputs.from_experiment(experiment, data.train.columns, rank.device)
     tracker = LiveBytes("cpu")
     with tracker:
-        objective: Any = experiment.family.build_objective(
-            experiment.objective, experiment.model, data.text
-        )
-        network: Any = experiment.family.build_network(experiment.model)
-        fine_tune(network, objective.modules, experiment.training, len)
-        engine = Engine(TrainingModule(network, objective), experiment, rank)
+        engine = build_engine(experiment, data, rank)
         for step in range(3):
             state = tracker.live
             tracker.peak = tracker.live
@@ -110,7 +98,15 @@ def _track(experiment: Experiment, home: Path, rank: Rank) -> TrackedStep:
     return TrackedStep(state, passes, tracker.peak, parameters, optimizer, average)
 
 
-def _distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
+def build_engine(experiment, data, rank):
+    """The engine of a new network and its loss."""
+    objective = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
+    network = experiment.family.build_network(experiment.model)
+    fine_tune(network, objective.modules, experiment.training, len)
+    return Engine(TrainingModule(network, objective), experiment, rank)
+
+
+def _distinct_bytes(tensors):
     """Bytes of the storages behind tensors."""
     storages = {
         each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors
@@ -118,14 +114,7 @@ def _distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(storages.values())
 
 
-def run_pass(
-    engine: Engine,
-    experiment: Experiment,
-    data: DataSplits,
-    inputs: ModelInputs,
-    step: int,
-    number: int,
-) -> None:
+def run_pass(engine, experiment, data, inputs, step, number):
     """Run forward and backward pass of a micro-batch of a data set's first rows."""
     size = experiment.micro_size
     rows = np.arange(number * size, (number + 1) * size)
@@ -135,20 +124,16 @@ def run_pass(
     engine.forward_backward(batch, noise, number == experiment.accumulation - 1)
 
 
-def first_step(spec: Mapping[str, Any], home: Path) -> Callable[[], None]:
+def first_step(spec, home):
     """Build an engine in a fresh process, and return its first micro-batch's passes."""
     experiment = class_for(spec).model_validate(spec)
     data = open_data(experiment.data, Home(home))
     group = single_process(use_gpu=False)
     rank = group.__enter__()
     inputs = ModelInputs.from_experiment(experiment, data.train.columns, rank.device)
-    objective: Any = experiment.family.build_objective(
-        experiment.objective, experiment.model, data.text
-    )
-    network: Any = experiment.family.build_network(experiment.model)
-    engine = Engine(TrainingModule(network, objective), experiment, rank)
+    engine = build_engine(experiment, data, rank)
 
-    def step() -> None:
+    def step():
         run_pass(engine, experiment, data, inputs, 0, 0)
         group.__exit__(None, None, None)
 

@@ -2,27 +2,24 @@
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
-from ditlab.engine.distributed import current_rank, single_process
+from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.receipts.writer import ReceiptWriter
-from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.experiment import class_for
 from ditlab.training.plan import TrainingRun, plan_run
-from ditlab.training.reporting import ProgressMarker, Reporter, RunOutcome
+from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.trainer import train
 from support.garbage import exempt_imports
-from support.trainings.groups import run_group
+from support.trainings.groups import joined, run_group
 
-TINY: dict[str, Any] = {
+TINY = {
     "name": "tiny",
     "model": {
         "family": "dit",
@@ -42,7 +39,7 @@ TINY: dict[str, Any] = {
 }
 
 
-def tiny(**changes: Any) -> Experiment:
+def tiny(**changes):
     """The smallest experiment that has everything; `training__steps=3` changes `training.steps`."""
     spec = json.loads(json.dumps(TINY))
     for path, value in changes.items():
@@ -54,34 +51,33 @@ def tiny(**changes: Any) -> Experiment:
     return class_for(spec).model_validate(spec)
 
 
-def newest(checkpoints: Path) -> CheckpointReader:
+def newest(checkpoints):
     """The newest whole checkpoint of a folder, which must hold one."""
     reader = CheckpointStore.at(checkpoints).newest()
     assert reader is not None
     return reader
 
 
-def same_state(one: CheckpointReader, two: CheckpointReader) -> bool:
-    """Return True if two checkpoints hold the same bits: weights, moments, average, buffers,
-    scalars, position.
-    """
-    if one.manifest.shapes != two.manifest.shapes or one.manifest.scalars != two.manifest.scalars:
-        return False
-    if (one.manifest.step, one.manifest.position) != (two.manifest.step, two.manifest.position):
-        return False
-    for name, shape in one.manifest.shapes.items():
-        numel = torch.Size(shape).numel()
-        kinds = (
-            ("buffer",)
-            if name in one.manifest.buffers
-            else ("master", "exp_avg", "exp_avg_sq", "ema")
-        )
-        for kind in kinds:
-            if one.has(kind) and not torch.equal(
-                one.read(kind, name, 0, numel), two.read(kind, name, 0, numel)
-            ):
-                return False
-    return True
+def contents(reader):
+    """Whole tensors of a checkpoint by (field, name)."""
+    found = {}
+    for _, kind, name, *_ in reader.manifest.pieces:
+        numel = torch.Size(reader.manifest.shapes[name]).numel()
+        found[kind, name] = reader.read(kind, name, 0, numel)
+    return found
+
+
+def same_tensors(one, two):
+    """Return True if two mappings hold the same bits under the same keys."""
+    return one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
+
+
+def same_state(one, two):
+    """Return True if two checkpoints hold the same bits: tensors, scalars, position."""
+    for fact in ("shapes", "scalars", "step", "position"):
+        if getattr(one.manifest, fact) != getattr(two.manifest, fact):
+            return False
+    return same_tensors(contents(one), contents(two))
 
 
 @dataclass
@@ -91,39 +87,31 @@ class Recorder(Reporter):
     stop_after: int | None = None
     losses: dict[int, float] = field(default_factory=dict)
     values: dict[int, dict[str, float]] = field(default_factory=dict)
-    checkpoints: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     pictures: list[int] = field(default_factory=list)
-    steps: int = 0
     marker: ProgressMarker = field(default_factory=ProgressMarker)
     receipts: ReceiptWriter | None = None
     tagged: dict[str, str] = field(default_factory=dict)
 
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+    def metrics(self, step, values):
         self.values.setdefault(step, {}).update(values)
         if "train/loss" in values:
             self.losses[step] = values["train/loss"]
 
-    def progress(self, progress: Any) -> None:
-        self.steps = progress.step
-
-    def samples(self, step: int, figure: Any) -> None:
+    def samples(self, step, figure):
         self.pictures.append(step)
 
-    def saved(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
-        self.checkpoints.append(location)
-
-    def tags(self, values: Mapping[str, str]) -> None:
+    def tags(self, values):
         self.tagged.update(values)
 
-    def should_stop(self) -> bool:
+    def should_stop(self):
         return self.stop_after is not None and max(self.losses, default=0) >= self.stop_after
 
-    def warn(self, message: str) -> None:
+    def warn(self, message):
         self.warnings.append(message)
 
 
-def training_run(experiment: Experiment, home: Path, checkpoints: Path) -> TrainingRun:
+def training_run(experiment, home, checkpoints):
     """Everything that a worker trains from, its data opened."""
     data = open_data(experiment.data, Home(home))
     plan, store = plan_run(experiment, data), CheckpointStore.at(checkpoints)
@@ -131,41 +119,48 @@ def training_run(experiment: Experiment, home: Path, checkpoints: Path) -> Train
 
 
 def train_here(
-    experiment: Experiment,
-    home: Path,
-    checkpoints: Path,
-    stop_after: int | None = None,
-    use_gpu: bool = False,
-) -> tuple[RunOutcome, Recorder]:
-    """One worker in this process."""
-    recorder = Recorder(stop_after)
-    run = training_run(experiment, home, checkpoints)
+    experiment,
+    home,
+    checkpoints,
+    stop_after=None,
+    use_gpu=False,
+    recorder=None,
+    hooks=(),
+    **changes,
+):
+    """One worker in this process; `changes` are those of the run."""
+    recorder = recorder or Recorder(stop_after)
+    run = replace(training_run(experiment, home, checkpoints), **changes)
     with single_process(use_gpu) as rank:
-        outcome = train(run, rank, recorder)
+        outcome = train(run, rank, recorder, hooks)
     exempt_imports()
     return outcome, recorder
 
 
-def _body(
-    rank: int, world_size: int, jobs: Sequence[tuple[dict[str, Any], str, str]], rendezvous: str
-) -> None:
-    torch.set_num_threads(1)
-    place = current_rank(False, rank, world_size, rank)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size
-    )
-    for spec, home, checkpoints in jobs:
-        experiment = class_for(spec).model_validate(spec)
-        recorder = Recorder()
-        train(training_run(experiment, Path(home), Path(checkpoints)), place, recorder)
-        if rank == 0:
-            Path(checkpoints, "values.json").write_text(json.dumps(recorder.values))
-    torch.distributed.destroy_process_group()
+def resumed_exactly(experiment, home, folder, stop_after, use_gpu=False):
+    """Train a run `whole`, and another one in `parts`; check that they end in the same bits, and
+    return the first one's recorder.
+    """
+    outcome, recorder = train_here(experiment, home, folder / "whole", use_gpu=use_gpu)
+    assert (outcome.status, outcome.step) == ("finished", experiment.training.steps)
+    stopped, _ = train_here(experiment, home, folder / "parts", stop_after, use_gpu)
+    assert (stopped.status, stopped.step) == ("interrupted", stop_after)
+    train_here(experiment, home, folder / "parts", use_gpu=use_gpu)
+    assert same_state(newest(folder / "whole"), newest(folder / "parts"))
+    return recorder
 
 
-def train_workers(
-    jobs: Sequence[tuple[Experiment, Path, Path]], world_size: int = 2
-) -> list[dict[int, float]]:
+def _body(rank, world_size, jobs, folder):
+    with joined(rank, world_size, folder) as place:
+        for spec, home, checkpoints in jobs:
+            experiment = class_for(spec).model_validate(spec)
+            recorder = Recorder()
+            train(training_run(experiment, Path(home), Path(checkpoints)), place, recorder)
+            if rank == 0:
+                Path(checkpoints, "values.json").write_text(json.dumps(recorder.values))
+
+
+def train_workers(jobs, world_size=2):
     """Several trainings, one after the other, on the same `world_size` processes: losses by step of
     each.
 
@@ -178,7 +173,7 @@ def train_workers(
         ]
         for _, _, checkpoints in jobs:
             checkpoints.mkdir(parents=True, exist_ok=True)
-        run_group(_body, (world_size, plain, f"{folder}/rendezvous"), world_size)
+        run_group(_body, (world_size, plain, folder), world_size)
     return [
         {
             step: values["train/loss"]
@@ -189,7 +184,7 @@ def train_workers(
     ]
 
 
-def logged(checkpoints: Path) -> dict[int, dict[str, float]]:
+def logged(checkpoints):
     """Metrics by step of a run of `train_workers`."""
-    values: dict[str, dict[str, float]] = json.loads((checkpoints / "values.json").read_text())
+    values = json.loads((checkpoints / "values.json").read_text())
     return {int(step): found for step, found in values.items()}

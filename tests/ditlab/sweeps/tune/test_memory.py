@@ -2,42 +2,39 @@
 
 import random
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from ray.tune.schedulers import TrialScheduler
 
-from ditlab.reports.sweep_records import Trial
 from ditlab.spec.sweep_space import enumerate_trials
 from ditlab.sweeps.folder import Takeover
 from ditlab.sweeps.memory import PastTrial, TrialEvaluation, last_generation
-from ditlab.sweeps.search import OptunaTrials, make_scheduler
-from support.sweeps import METRIC, sweep_of
+from ditlab.sweeps.search import make_scheduler
+from support.searches import Session
+from support.sweeps import LR, METRIC, NO_TRIALS, FakeTrial, sweep_of
 
 STEPS = 12
 EVERY = 2
-TRIALS = 8
+FIXED = {"training.steps": STEPS, "evaluation.every": EVERY}
 STOPPING = {
     "asha": {"kind": "asha", "grace": 2, "reduction": 2},
     "median": {"kind": "median", "grace": 2, "min_trials": 2},
 }
-CONTROLLER = SimpleNamespace(search_alg=None, get_live_trials=list)
 
 
 class KilledError(Exception):
     """The process that leads the sweep is gone."""
 
 
-@dataclass
 class Clock:
     """Counts what happens, and kills the sweep at one of these moments."""
 
-    kill_at: int = 0
-    moment: int = 0
+    kill_at = 0
+    moment = 0
 
-    def tick(self) -> int:
+    def tick(self):
         self.moment += 1
         if self.moment == self.kill_at:
             raise KilledError
@@ -57,10 +54,10 @@ class Journaled:
     takeovers: list[Takeover] = field(default_factory=list)
 
     @property
-    def run_id(self) -> str:
+    def run_id(self):
         return f"run-{self.number}"
 
-    def past(self) -> PastTrial:
+    def past(self):
         return PastTrial(
             self.number,
             self.run_id,
@@ -72,55 +69,36 @@ class Journaled:
             list(self.takeovers),
         )
 
-    def evaluate(self, step: int, value: float, time: int) -> None:
+    def evaluate(self, step, value, time):
         """Log an evaluation, once."""
         if all(each.step != step for each in self.evaluations):
             self.evaluations.append(TrialEvaluation(step, value, time))
 
-    def value_at(self, step: int) -> float | None:
+    def value_at(self, step):
         return self.past().value_at(step)
 
 
-class FakeTrial:
-    """The part of Tune's trial that schedulers read."""
-
-    def __init__(self, number: int, config: dict[str, Any]) -> None:
-        self.trial_id = f"tune-{random.random()}"  # another in each session
-        self.experiment_tag = ""
-        self.config = {"trial": config}
-        self.number = number
-        self.run_metadata = SimpleNamespace(
-            checkpoint_manager=SimpleNamespace(checkpoint_config=SimpleNamespace(num_to_keep=None))
-        )
-
-    def set_config(self, config: dict[str, Any]) -> None:
-        self.config = config
-
-    def is_finished(self) -> bool:
-        return False
-
-
-def value_of(seed: int, number: int, step: int) -> float:
+def value_of(seed, number, step):
     """Metric of a trial at a step; that of one trial is no number."""
     rng = random.Random(f"{seed}/{number}/{step}")
     return float("nan") if number == 3 and step > 4 else rng.random() + number / 10 - step / 20
 
 
-def session(sweep: Any, disk: list[Journaled], clock: Clock, draws: random.Random) -> None:
+def session(sweep, disk, clock, draws):
     """Train all trials that have not ended, one after another."""
-    stopped: list[int] = []
+    stopped = []
     past = [one.past() for one in disk]
     scheduler = make_scheduler(sweep, STEPS, past, stopped.append)
     for one in disk:
         if one.status not in ("waiting", "running"):
             continue
-        trial: Any = FakeTrial(one.number, {"number": one.number, "run_id": one.run_id})
-        scheduler.on_trial_add(CONTROLLER, trial)
+        trial = FakeTrial(one.number)
+        scheduler.on_trial_add(NO_TRIALS, trial)
         one.status = "running"
         step = one.checkpoint
         known = one.value_at(step)
         if known is not None and 0 < step < STEPS:  # it may wait there for a decision
-            scheduler.on_trial_result(CONTROLLER, trial, {"step": step, METRIC: known})
+            scheduler.on_trial_result(NO_TRIALS, trial, {"step": step, METRIC: known})
         while one.number not in stopped and step < STEPS:
             step += EVERY
             one.last_step = max(one.last_step, step - 1)
@@ -135,20 +113,20 @@ def session(sweep: Any, disk: list[Journaled], clock: Clock, draws: random.Rando
             clock.tick()
             result = {"step": step, METRIC: value_of(sweep.seed, one.number, step)}
             if step < STEPS:
-                scheduler.on_trial_result(CONTROLLER, trial, result)
+                scheduler.on_trial_result(NO_TRIALS, trial, result)
             clock.tick()
         if one.status == "failed":
             end = {"step": step, "done": True, "status": "failed"}
-            scheduler.on_trial_complete(CONTROLLER, trial, end)
+            scheduler.on_trial_complete(NO_TRIALS, trial, end)
             continue
         clock.tick()
         one.checkpoint = step
         one.status = "stopped" if one.number in stopped else "finished"
         end = {"step": step, METRIC: value_of(sweep.seed, one.number, step)}
-        scheduler.on_trial_complete(CONTROLLER, trial, {**end, "status": one.status})
+        scheduler.on_trial_complete(NO_TRIALS, trial, {**end, "status": one.status})
 
 
-def killed(run: Any, sweep: Any, disk: list[Journaled], draws: random.Random) -> None:
+def killed(run, sweep, disk, draws):
     """Run a sweep that is killed at up to three drawn moments, and resumed."""
     clock = Clock()
     for _ in range(3):
@@ -159,28 +137,26 @@ def killed(run: Any, sweep: Any, disk: list[Journaled], draws: random.Random) ->
     run(sweep, disk, clock, draws)
 
 
-def ends(disk: list[Journaled]) -> list[Any]:
+def ends(disk):
     """Status, last step and steps of evaluations of each trial."""
     return [(one.status, one.last_step, [each.step for each in one.evaluations]) for one in disk]
 
 
-def new_disk() -> list[Journaled]:
-    return [Journaled(number) for number in range(TRIALS)]
+def new_disk():
+    return [Journaled(number) for number in range(8)]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, of a rung without a number
 @pytest.mark.parametrize("kind", STOPPING)
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_a_killed_sweep_stops_the_trials_that_an_unbroken_one_stops(kind, mode):
-    fixed = {"training.steps": STEPS, "evaluation.every": EVERY}
     all_ends = set()
     for seed in range(40):
-        sweep = sweep_of(fixed=fixed, scheduler=STOPPING[kind], mode=mode, seed=seed)
+        sweep = sweep_of(fixed=FIXED, scheduler=STOPPING[kind], mode=mode, seed=seed)
         unbroken = new_disk()
         session(sweep, unbroken, Clock(), random.Random(0))
-        draws = random.Random(seed)
         disk = new_disk()
-        killed(session, sweep, disk, draws)
+        killed(session, sweep, disk, random.Random(seed))
         assert ends(disk) == ends(unbroken), (seed, ends(disk), ends(unbroken))
         all_ends |= {status for status, _, _ in ends(unbroken)}
     assert all_ends == {"finished", "stopped", "failed"}
@@ -188,26 +164,23 @@ def test_a_killed_sweep_stops_the_trials_that_an_unbroken_one_stops(kind, mode):
 
 def test_concurrent_trials_keep_the_decisions_that_were_made():
     """Three trials pass a rung in the order of their times, and not of their numbers."""
-    fixed = {"training.steps": STEPS, "evaluation.every": EVERY}
-    sweep = sweep_of(fixed=fixed, scheduler=STOPPING["asha"])
+    sweep = sweep_of(fixed=FIXED, scheduler=STOPPING["asha"])
     past = [
-        PastTrial(0, "run-0", {}, "running", [TrialEvaluation(2, 5.0, 30)], 2, STEPS),
-        PastTrial(1, "run-1", {}, "running", [TrialEvaluation(2, 1.0, 10)], 3, STEPS),
-        PastTrial(2, "run-2", {}, "running", [TrialEvaluation(2, 4.0, 20)], 3, STEPS),
+        PastTrial(number, f"run-{number}", {}, "running", [TrialEvaluation(2, value, time)], last)
+        for number, (value, time, last) in enumerate([(5.0, 30, 2), (1.0, 10, 3), (4.0, 20, 3)])
     ]
-    stopped: list[int] = []
+    stopped = []
     scheduler = make_scheduler(sweep, STEPS, past, stopped.append)
     for number, value in enumerate((5.0, 1.0, 4.0)):
-        trial: Any = FakeTrial(number, {"number": number, "run_id": f"run-{number}"})
-        scheduler.on_trial_add(CONTROLLER, trial)
-        scheduler.on_trial_result(CONTROLLER, trial, {"step": 2, METRIC: value})
+        trial = FakeTrial(number)
+        scheduler.on_trial_add(NO_TRIALS, trial)
+        scheduler.on_trial_result(NO_TRIALS, trial, {"step": 2, METRIC: value})
     # the third has trained on after step 2, so it was let through there, whoever came first
     assert stopped == [0]
 
 
 # ---- population-based training
 
-LR = {"optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1}}
 INTERVAL = 4
 
 
@@ -216,37 +189,35 @@ class PopulationController:
 
     search_alg = None
 
-    def __init__(self, trials: list[Any]) -> None:
+    def __init__(self, trials):
         self.trials = trials
-        self.waiting: set[int] = set()
+        self.waiting = set()
 
-    def get_live_trials(self) -> list[Any]:
+    def get_live_trials(self):
         return self.trials
 
-    def pause_trial(self, trial: Any, should_checkpoint: bool) -> None:
+    def pause_trial(self, trial, should_checkpoint):
         self.waiting.discard(trial.number)
 
-    def _schedule_trial_train(self, trial: Any) -> None:
+    def _schedule_trial_train(self, trial):
         self.waiting.discard(trial.number)
 
 
-def population_session(
-    sweep: Any, disk: list[Journaled], clock: Clock, draws: random.Random
-) -> None:
+def population_session(sweep, disk, clock, draws):
     """Train a population, whose trials take their steps in a drawn order."""
-    scheduler: Any = make_scheduler(sweep, STEPS, [one.past() for one in disk], [].append)
+    scheduler = make_scheduler(sweep, STEPS, [one.past() for one in disk], [].append)
     takeovers = scheduler.open_takeovers()
     open_ones = [one for one in disk if one.status != "finished"]
-    trials: list[Any] = []
+    trials = []
     for one in open_ones:
         values = one.takeovers[-1].values if one.takeovers else one.values
-        latest = {"number": one.number, "run_id": one.run_id, "values": values}
-        trials.append(FakeTrial(one.number, takeovers.get(one.number, latest)))
+        latest = {"number": one.number, "values": values}
+        trials.append(FakeTrial(**takeovers.get(one.number, latest)))
     controller = PopulationController(trials)
     for trial in trials:
         scheduler.on_trial_add(controller, trial)
     clock.tick()
-    reported: set[int] = set()
+    reported = set()
     while any(one.status != "finished" for one in open_ones):
         able = [
             trial
@@ -287,21 +258,19 @@ def population_session(
         clock.tick()
 
 
-def new_population(sweep: Any) -> list[Journaled]:
+def new_population(sweep):
     return [Journaled(number, values) for number, values in enumerate(enumerate_trials(sweep))]
 
 
 def test_a_killed_population_takes_over_what_an_unbroken_one_takes_over():
-    fixed = {"training.steps": STEPS, "evaluation.every": EVERY}
     num_taken = 0
     for seed in range(40):
         pbt = {"kind": "pbt", "interval": INTERVAL}
-        sweep = sweep_of(LR, fixed=fixed, scheduler=pbt, trials=5, seed=seed)
+        sweep = sweep_of(LR, fixed=FIXED, scheduler=pbt, trials=5, seed=seed)
         unbroken = new_population(sweep)
         population_session(sweep, unbroken, Clock(), random.Random(0))
-        draws = random.Random(seed)
         disk = new_population(sweep)
-        killed(population_session, sweep, disk, draws)
+        killed(population_session, sweep, disk, random.Random(seed))
         assert [one.takeovers for one in disk] == [one.takeovers for one in unbroken], seed
         assert ends(disk) == ends(unbroken)
         num_taken += sum(len(one.takeovers) for one in unbroken)
@@ -309,54 +278,39 @@ def test_a_killed_population_takes_over_what_an_unbroken_one_takes_over():
 
 
 def test_a_perturbation_waits_for_a_trial_that_has_not_begun():
-    ready = [TrialEvaluation(4, 1.0, 1)]
-    past = [
-        PastTrial(0, "a", {}, "running", ready, 4, STEPS),
-        PastTrial(1, "b", {}),
-    ]
-    assert last_generation(past, INTERVAL, STEPS).step == 0
-    ended = [past[0], replace(past[1], status="failed")]
-    assert last_generation(ended, INTERVAL, STEPS).step == INTERVAL
+    ready = PastTrial(0, "a", {}, "running", [TrialEvaluation(4, 1.0, 1)], 4, STEPS)
+    for status, step in (("waiting", 0), ("failed", INTERVAL)):
+        past = [ready, PastTrial(1, "b", {}, status)]
+        assert last_generation(past, INTERVAL, STEPS).step == step
 
 
 # ---- Optuna
 
 SPACE = {
-    "optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
+    **LR,
     "model.width": {"kind": "choice", "values": [128, 160]},
     "model.num_heads": {"kind": "choice", "values": [4, 5]},  # 128 is no multiple of 5
 }
 
 
-def proposals(sweep: Any, draws: random.Random | None) -> list[Trial]:
+def proposals(sweep, draws):
     """All trials of a sweep, one after another, with their results; killed where `draws` says."""
-    ledger: list[Trial] = []
 
-    def plan(number: int, values: Any, configuration: int, seed: int | None) -> Trial:
-        ledger.append(
-            Trial(number, f"run-{number}", dict(values), configuration=configuration, seed=seed)
-        )
-        return ledger[-1]
+    def killed_or_not(one):
+        return Session(sweep, one.trials()) if draws and draws.random() < 0.3 else one
 
-    search = OptunaTrials(sweep, [], plan)
-    tune_id = 0
+    one = Session(sweep)
     while True:
-        tune_id += 1
-        asked: Any = search.suggest(str(tune_id))
-        if asked == "FINISHED":
-            return ledger
-        if draws and draws.random() < 0.3:
-            search = OptunaTrials(sweep, list(ledger), plan)
-            continue
-        trial = ledger[asked["trial"]["number"]]
-        value = abs(trial.values["optimizer.lr"] - 0.01) * trial.values["model.num_heads"]
-        status = "finished" if trial.number % 4 else "stopped"
-        found = {METRIC: value}
-        ledger[trial.number] = replace(trial, status=status, step=6, metrics=found)
-        result = {"step": 6, **found, "done": True, "status": status}
-        search.on_trial_complete(str(tune_id), result)
-        if draws and draws.random() < 0.3:
-            search = OptunaTrials(sweep, list(ledger), plan)
+        asked = one.ask()
+        if asked is None:
+            return one.trials()
+        after = killed_or_not(one)
+        if after is one:
+            tune_id, trial = asked
+            value = abs(trial.values["optimizer.lr"] - 0.01) * trial.values["model.num_heads"]
+            one.tell(tune_id, value, status="finished" if trial.number % 4 else "stopped")
+            after = killed_or_not(one)
+        one = after
 
 
 @pytest.mark.parametrize("seeds", [1, 2])

@@ -1,7 +1,6 @@
 """Schedulers of a sweep, with trials whose reports are made by hand."""
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import pytest
 from ray.tune.schedulers import TrialScheduler
@@ -12,7 +11,7 @@ from ditlab.spec.sweep_space import check_sweep
 from ditlab.sweeps.memory import PastTrial, TrialEvaluation
 from ditlab.sweeps.search import make_scheduler
 from support.damage import refused
-from support.sweeps import METRIC, sweep_of
+from support.sweeps import METRIC, NO_TRIALS, FakeTrial, sweep_of
 
 STEPS = 81
 SCHEDULERS = {
@@ -20,15 +19,9 @@ SCHEDULERS = {
     "asha": {"kind": "asha", "grace": 3, "reduction": 3},
     "median": {"kind": "median", "grace": 3, "min_trials": 2},
 }
-CONTROLLER = SimpleNamespace(get_live_trials=list)  # without other trials
 
 
-class FakeTrial:
-    """The part of Tune's trial that schedulers read."""
-
-    def __init__(self, number):
-        self.trial_id = f"id-{number}"
-        self.config = {"trial": {"number": number, "run_id": f"run-{number}", "values": {}}}
+STOPPING = pytest.mark.parametrize("name", ["asha", "median"])
 
 
 @dataclass
@@ -40,7 +33,7 @@ class Scheduled:
 
     def add(self, number):
         trial = FakeTrial(number)
-        self.scheduler.on_trial_add(CONTROLLER, trial)
+        self.scheduler.on_trial_add(NO_TRIALS, trial)
         return trial
 
     def stop_step(self, number, values):
@@ -49,27 +42,25 @@ class Scheduled:
         for step, value in values.items():
             # Tune would kill the process of a trial that it stops itself.
             decision = self.scheduler.on_trial_result(
-                CONTROLLER, trial, {"step": step, METRIC: value}
+                NO_TRIALS, trial, {"step": step, METRIC: value}
             )
             assert decision == TrialScheduler.CONTINUE
             if self.stopped != before:
                 assert self.stopped == [*before, number]
                 break
         is_stopped = self.stopped != before
-        end = {"step": step, METRIC: values[step], "done": True}
-        end["status"] = "stopped" if is_stopped else "finished"
-        self.scheduler.on_trial_complete(CONTROLLER, trial, end)
+        status = "stopped" if is_stopped else "finished"
+        end = {"step": step, METRIC: values[step], "done": True, "status": status}
+        self.scheduler.on_trial_complete(NO_TRIALS, trial, end)
         assert self.stopped == before + [number] * is_stopped
         return step if is_stopped else None
 
 
-def scheduler_of(name, past=None, **changes):
-    base = {**SCHEDULERS[name], **changes.pop("scheduler", {})}
-    sweep = sweep_of(
-        fixed={"training.steps": STEPS, "evaluation.every": 1}, scheduler=base, **changes
-    )
+def scheduler_of(name, past=(), mode="min"):
+    fixed = {"training.steps": STEPS, "evaluation.every": 1}
+    sweep = sweep_of(fixed=fixed, scheduler=SCHEDULERS[name], mode=mode)
     stopped = []
-    scheduler = make_scheduler(sweep, STEPS, past or [], stopped.append)
+    scheduler = make_scheduler(sweep, STEPS, past, stopped.append)
     assert stopped == []  # trials of an earlier session have ended
     return Scheduled(scheduler, stopped)
 
@@ -80,12 +71,12 @@ def curve(name, value, last=9):
     return [PastTrial(0, name, {}, "finished", points, last, last)]
 
 
-PAST: list[PastTrial] = []
+PAST = []
 for number in range(1, 6):
     PAST += curve(f"past-{number}", float(number))
 
 
-@pytest.mark.parametrize("name", ["asha", "median"])
+@STOPPING
 def test_new_trial_is_compared_with_those_of_earlier_sessions(name):
     high, low = dict.fromkeys(range(1, 9), 10.0), dict.fromkeys(range(1, 9), 0.5)
     for mode, bad, good in (("min", high, low), ("max", low, high)):
@@ -112,31 +103,11 @@ def test_any_past_can_be_replayed(name, past):
     assert scheduler_of(name, past).stop_step(7, {2: 1.0, 4: 1.0}) is None
 
 
-@pytest.mark.parametrize("name", ["asha", "median"])
+@STOPPING
 def test_past_whose_worst_trial_comes_last_can_be_replayed(name):
     """In its own session that trial was the first to reach these steps, so it was not stopped."""
     past = curve("a", 1.0) + curve("b", 1.0) + curve("c", 1.0) + curve("worst", 50.0)
     assert scheduler_of(name, past).stop_step(7, {3: 60.0}) == 3
-
-
-@pytest.mark.parametrize("name", ["asha", "median"])
-def test_trials_are_stopped_by_their_own_number(name):
-    one = scheduler_of(name, PAST)
-    steps = [
-        one.stop_step(number, {3: value}) for number, value in ((4, 60.0), (9, 0.5), (2, 70.0))
-    ]
-    assert steps == [3, None, 3] and one.stopped == [4, 2]
-
-
-@pytest.mark.parametrize("name", ["asha", "median"])
-def test_failed_trial_without_a_metric_stops_no_other(name):
-    one = scheduler_of(name, PAST)
-    failed = one.add(7)
-    one.scheduler.on_trial_result(CONTROLLER, failed, {"step": 4, METRIC: 1.0})
-    one.scheduler.on_trial_complete(
-        CONTROLLER, failed, {"step": 4, "done": True, "status": "failed"}
-    )
-    assert one.stop_step(8, {4: 0.5, 5: 0.5}) is None and one.stopped == []
 
 
 GAP = """

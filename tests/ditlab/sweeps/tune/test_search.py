@@ -2,19 +2,19 @@
 
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 from optuna.trial import TrialState
-from ray.tune.search import Searcher
 
-from ditlab.reports.sweep_records import Trial
 from ditlab.spec.sweep_axes import Choice
 from ditlab.spec.sweep_space import experiment_for
-from ditlab.sweeps.search import OptunaTrials, index_of, make_study
-from support.sweeps import METRIC, sweep_of
+from ditlab.sweeps.search import index_of
+from support.searches import Session
+from support.sweeps import LR, METRIC, sweep_of
 
 SPACE = {
-    "optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
+    **LR,
     "schedule.kind": {"kind": "choice", "values": ["constant", "warmup_cosine"]},
     "schedule.warmup": {
         "kind": "int",
@@ -34,51 +34,6 @@ SPACE = {
 def optuna_sweep(space=SPACE, trials=10, startup=3, **changes):
     search = {"kind": "optuna", "startup": startup}
     return sweep_of(space, search=search, trials=trials, **changes)
-
-
-class Session:
-    """One session of a sweep, with its ledger."""
-
-    def __init__(self, sweep, past=()):
-        self.sweep, self.past, self.ledger = sweep, list(past), list(past)
-        self.search = OptunaTrials(sweep, past, self._plan)
-        self._num_asked = 0
-
-    def _plan(self, number, values, configuration, seed):
-        self.ledger.append(
-            Trial(number, f"run-{number}", dict(values), configuration=configuration, seed=seed)
-        )
-        return self.ledger[-1]
-
-    def ask(self):
-        """(Tune's id, the trial), or None when there are no more."""
-        self._num_asked += 1
-        tune_id = f"tune-{self._num_asked}"
-        found = self.search.suggest(tune_id)
-        return None if found == Searcher.FINISHED else (tune_id, Trial(**found["trial"]))
-
-    def tell(self, tune_id, *values, step=6, status="finished"):
-        result = {"step": step, **dict(zip(self.sweep.metrics, values, strict=True)), "done": True}
-        self.search.on_trial_complete(tune_id, {**result, "status": status})
-
-    def rest(self, value=lambda trial: 1.0):
-        """All trials that are left, each told its value."""
-        found = []
-        while asked := self.ask():
-            found.append(asked[1])
-            self.tell(asked[0], value(asked[1]))
-        return found
-
-    def study(self):
-        return make_study(self.sweep, list(self.search.trials.values()))
-
-    def states(self):
-        return [trial.state for trial in self.study().trials]
-
-
-def past_of(number, status, values, measured=(), metrics=(METRIC,)):
-    found = dict(zip(metrics, measured, strict=False))
-    return Trial(number, f"run-{number}", values, status, 6, metrics=found)
 
 
 PAIRS = {
@@ -123,21 +78,16 @@ def test_index_distinguishes_true_from_one():
     assert [index_of(axis, value) for value in axis.values] == [0, 1, 2, 3, 4]
 
 
-def restarted(statuses, trials=12):
-    """(trials of the first session with these statuses, the second session, its trials)."""
-    first = Session(optuna_sweep(trials=trials))
+def test_second_session_resumes_unfinished_trials_first():
+    statuses = ["finished", "interrupted", "failed", "running", "stopped", "waiting"]
+    first = Session(optuna_sweep(trials=12))
     known = [first.ask()[1] for _ in statuses]
     past = []
     for trial, status in zip(known, statuses, strict=True):
-        measured = (float(trial.number),) if status in ("finished", "stopped") else ()
-        past.append(past_of(trial.number, status, trial.values, measured))
+        measured = {METRIC: trial.number} if status in ("finished", "stopped") else {}
+        past.append(replace(trial, status=status, step=6, metrics=measured))
     second = Session(first.sweep, past)
-    return known, second, second.rest()
-
-
-def test_second_session_resumes_unfinished_trials_first():
-    statuses = ["finished", "interrupted", "failed", "running", "stopped", "waiting"]
-    known, second, found = restarted(statuses)
+    found = second.rest()
     assert found[:3] == [known[1], known[3], known[5]]
     assert [trial.number for trial in found[3:]] == list(range(6, 12))
     assert sorted(trial.number for trial in second.ledger) == list(range(12))
@@ -146,38 +96,22 @@ def test_second_session_resumes_unfinished_trials_first():
     assert len({str(trial.values) for trial in second.ledger}) == 12
 
 
-def test_second_session_holds_the_values_of_the_first():
-    known, second, _ = restarted(["finished", "stopped", "failed", "finished"], trials=4)
-    study = make_study(second.sweep, second.past)
-    states = [TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.COMPLETE]
-    assert [trial.state for trial in study.trials] == states
-    assert study.trials[0].values == [0.0] and study.trials[3].values == [3.0]
-    assert study.trials[1].intermediate_values == {6: 1.0}
-    for trial, planned in zip(study.trials, known, strict=True):
-        assert trial.params["optimizer.lr"] == planned.values["optimizer.lr"]
-
-
-def test_past_trial_without_a_finite_value_counts_as_failed():
-    sweep = optuna_sweep(LINE)
-    for values in ((), (math.nan,), (math.inf,)):
-        study = make_study(sweep, [past_of(0, "finished", {"training.ema.decay": 0.5}, values)])
-        assert [trial.state for trial in study.trials] == [TrialState.FAIL]
-
-
 def test_end_of_a_trial_is_reported():
-    session = Session(optuna_sweep(trials=8))
-    names = [session.ask()[0] for _ in range(8)]
+    session = Session(optuna_sweep(trials=9))
+    names = [session.ask()[0] for _ in range(9)]
     session.tell(names[0], 0.5)
     session.tell(names[1], 0.7, step=4, status="stopped")
     session.tell(names[2], 0.5, status="failed")
     session.tell(names[3], math.nan)
+    session.tell(names[8], math.inf)
     complete = session.search.on_trial_complete
     complete(names[4], None, error=True)
     complete(names[5])
     complete(names[6], {"step": 6, METRIC: 0.1, "done": True})  # without a status
     session.tell(names[7], 0.1, status="interrupted")  # it is resumed in the next session
     fails = [TrialState.FAIL] * 5
-    assert session.states() == [TrialState.COMPLETE, TrialState.PRUNED, *fails, TrialState.RUNNING]
+    ends = [TrialState.COMPLETE, TrialState.PRUNED, *fails, TrialState.RUNNING, TrialState.FAIL]
+    assert session.states() == ends
     assert session.study().trials[1].intermediate_values == {4: 0.7}
     assert session.study().best_value == 0.5
     # a second report, or one of an unknown trial, changes nothing
@@ -196,17 +130,12 @@ def distances(startup, seed, halves):
     session, last = Session(sweep), []
     for number in range(40):
         if halves and number == 20:  # a second session, which has only the ledger
-            session = Session(sweep, [past_of(*one) for one in enumerated(session)])
+            session = Session(sweep, session.trials())
         tune_id, trial = session.ask()
         away = trial.values["training.ema.decay"] - OPTIMUM
         session.tell(tune_id, away**2)
         last.append(abs(away))
     return statistics.mean(last[20:])
-
-
-def enumerated(session):
-    for trial, reported in zip(session.ledger, session.study().trials, strict=True):
-        yield trial.number, "finished", trial.values, tuple(reported.values)
 
 
 @pytest.mark.parametrize("halves", [False, True], ids=["one session", "two sessions"])
@@ -219,27 +148,15 @@ def test_tpe_approaches_the_optimum(halves):
 
 def test_several_metrics_have_their_own_directions():
     sweep = optuna_sweep(
-        LINE, trials=3, metric=["eval/velocity", "train/samples_per_second"], mode=["min", "max"]
+        LINE, trials=4, metric=["eval/velocity", "train/samples_per_second"], mode=["min", "max"]
     )
     session = Session(sweep)
-    values = ((1.0, 10.0), (2.0, 20.0), (3.0, 5.0))  # the last is worse in both
-    for told in values:
+    for told in ((1.0, 10.0), (2.0, 20.0), (3.0, 5.0)):  # the last is worse in both
         session.tell(session.ask()[0], *told)
+    end = {"step": 6, METRIC: 1.0, "done": True, "status": "finished"}  # without the other one
+    session.search.on_trial_complete(session.ask()[0], end)
+    assert session.states()[3] == TrialState.FAIL
     assert sorted(trial.number for trial in session.study().best_trials) == [0, 1]
-    past = [
-        past_of(trial.number, "finished", trial.values, told, sweep.metrics)
-        for trial, told in zip(session.ledger, values, strict=True)
-    ]
-    assert sorted(trial.number for trial in make_study(sweep, past).best_trials) == [0, 1]
-
-
-def test_trial_with_one_of_several_metrics_failed():
-    sweep = optuna_sweep(LINE, trials=2, metric=["eval/velocity", "train/samples_per_second"])
-    session = Session(sweep)
-    tune_id, _ = session.ask()
-    end = {"step": 6, METRIC: 1.0, "done": True, "status": "finished"}
-    session.search.on_trial_complete(tune_id, end)
-    assert session.states() == [TrialState.FAIL]
 
 
 def test_proposals_depend_on_the_seed():

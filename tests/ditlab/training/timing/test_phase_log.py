@@ -33,7 +33,7 @@ def test_utilisation_is_the_operations_over_those_of_matrix_products_in_the_time
     work = StepWork(model=50e9, hardware=60e9, rate=400e9)
     log, recorder, tick = phase_log(measure=lambda *_: work, batch={"size": 32})
 
-    def steps(num: int) -> None:
+    def steps(num):
         for _ in range(num):
             for name in ("forward", "backward"):
                 with log.clock.phase(name):
@@ -87,7 +87,7 @@ def test_tokens_are_counted_for_text_alone():
 
 def test_short_steps_are_logged_once_a_second_and_the_rest_at_the_end(home, tmp_path):
     """Points of a real run hold every step."""
-    experiment = tiny(training__steps=12, evaluation={"every": 6, "samples": 0})
+    experiment = tiny(training__steps=12, evaluation__every=6, evaluation__samples=0)
     outcome, recorder = train_here(experiment, home, tmp_path / "run")
     points = {step: values for step, values in recorder.values.items() if "time/steps" in values}
     assert max(points) == 12 and sum(values["time/steps"] for values in points.values()) == 12

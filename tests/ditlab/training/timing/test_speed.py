@@ -12,23 +12,23 @@ class Clock:
 
     now = 100.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
-def steps(meter: ThroughputMeter, clock: Clock, num: int, seconds: float) -> None:
+def steps(meter, clock, num, seconds):
     for _ in range(num):
         clock.now += seconds
         meter.count_step()
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock():
     return Clock()
 
 
 @pytest.fixture
-def meter(clock: Clock) -> ThroughputMeter:
+def meter(clock):
     return ThroughputMeter(10, clock)
 
 
