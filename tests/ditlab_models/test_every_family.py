@@ -7,26 +7,27 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from ditlab_models.contract import Objective, RealRows, SampleRequest, Samples
+from ditlab_models.contract import RealRows, SampleRequest
 from ditlab_models.families import families
 from ditlab_models.processes.draws import batch_means
-from support.models.draws import RowKeyedNoise, check_halves, seeded, train
-from support.models.figure_networks import SETTINGS, FigureNetwork, figure_network
+from support.damage import refused
+from support.models.draws import KeyedNoise, RowKeyedNoise, check_halves, seeded, train
+from support.models.figure_networks import SETTINGS, figure_network
 from support.models.plain_dlm import recompute
 
 
 @pytest.fixture(params=SETTINGS)
-def made(request) -> FigureNetwork:
+def made(request):
     return figure_network(request.param)
 
 
-def cast(made: FigureNetwork, dtype: torch.dtype) -> None:
+def cast(made, dtype):
     made.network.to(dtype)
     if made.objective.modules is not None:
         made.objective.modules.to(dtype)
 
 
-def loss_and_gradients(made: FigureNetwork) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def loss_and_gradients(made):
     """The loss's components, and the gradient of each parameter under the weighted sum of them."""
     components = made.objective.loss(made.network, made.batch, RowKeyedNoise(0))
     total = sum(made.objective.weights[name] * value for name, value in components.items())
@@ -38,14 +39,14 @@ def loss_and_gradients(made: FigureNetwork) -> tuple[dict[str, Tensor], dict[str
     )
 
 
-def objective_of(name: str, made: FigureNetwork, **changes) -> Objective:
+def objective_of(name, made, **changes):
     """The objective of these settings with changes."""
     family = families()[made.spec.family]
     mapping = {**SETTINGS[name][2], **changes}
     return family.build_objective(family.objective_of(mapping).model_validate(mapping), made.spec)
 
 
-def inputs(made: FigureNetwork, dtype: torch.dtype = torch.float32):
+def inputs(made, dtype=torch.float32):
     examples = families()[made.spec.family].example_inputs(made.spec, 3, device="cpu")
     return [
         each.to(dtype) if isinstance(each, Tensor) and each.is_floating_point() else each
@@ -118,8 +119,8 @@ def test_a_micro_batch_is_its_two_halves_and_draws_nothing_global(made):
         ("pixelhdm", ["condition_dropout", "noise", "time"]),
     ],
 )
-def test_the_losses_draws_have_names(name, draws, noise):
-    made = figure_network(name)
+def test_the_losses_draws_have_names(name, draws):
+    made, noise = figure_network(name), KeyedNoise()
     made.objective.loss(made.network, made.batch, noise)
     assert sorted(noise.names) == draws
 
@@ -145,14 +146,13 @@ def test_weights_of_any_precision_train_with_losses_of_full_precision(made, dtyp
         ("region", {"masked": 0.0, "accessibility": 2.0}, {"accessibility"}),
         ("pixelhdm-frozen", {}, {"velocity", "frequency", "alignment"}),
         ("pixelhdm-frozen", {"alignment": 0.0}, {"velocity", "frequency"}),
-        ("pixelhdm-frozen", {"frequency": 0.0, "alignment": 0.0}, {"velocity"}),
         ("pixelhdm-frozen", {"velocity": 0.0, "alignment": 0.0}, {"frequency"}),
     ],
 )
-def test_only_weighted_components_are_computed(name, weights, expected, noise):
+def test_only_weighted_components_are_computed(name, weights, expected):
     made = figure_network(name)
     built = objective_of(name, made, weights=weights)
-    assert set(built.loss(made.network, made.batch, noise)) == expected
+    assert set(built.loss(made.network, made.batch, KeyedNoise())) == expected
     assert built.weights.items() >= weights.items()
     assert (built.modules is not None) == ("alignment" in expected)
 
@@ -172,9 +172,9 @@ def test_only_weighted_components_are_computed(name, weights, expected, noise):
         ("pixelhdm-frozen", ["velocity", "frequency", "alignment"], []),
     ],
 )
-def test_held_out_metrics_are_components_and_the_first_by_quarter(name, components, others, noise):
+def test_held_out_metrics_are_components_and_the_first_by_quarter(name, components, others):
     made = figure_network(name)
-    metrics = made.objective.metrics(made.network, made.batch, noise)
+    metrics = made.objective.metrics(made.network, made.batch, KeyedNoise())
     assert not any(value.requires_grad for value in metrics.values())
     means = batch_means(metrics)
     quarters = [f"{components[0]}_t{quarter}" for quarter in range(4)]
@@ -219,26 +219,26 @@ def test_held_out_metrics_are_components_and_the_first_by_quarter(name, componen
         ),
     ],
 )
-def test_held_out_metrics_do_not_depend_on_training_knobs(name, changes, keyed_noise):
+def test_held_out_metrics_do_not_depend_on_training_knobs(name, changes):
     made = figure_network(name)
     first, second = (
-        batch_means(built.metrics(made.network, made.batch, keyed_noise()))
+        batch_means(built.metrics(made.network, made.batch, KeyedNoise()))
         for built in (made.objective, objective_of(name, made, **changes))
     )
     assert first == second
 
 
 @pytest.mark.parametrize("name", ["dit", "unet", "dit-gaussian", "pixelhdm-frozen"])
-def test_a_few_steps_learn(name, keyed_noise):
+def test_a_few_steps_learn(name):
     """One image: the velocity at its noised ones is all but certain, and every component falls."""
     made = figure_network(name)
     batch = {key: values[:1].expand(8, *values.shape[1:]) for key, values in made.batch.items()}
 
     def measure():
-        return batch_means(made.objective.metrics(made.network, batch, keyed_noise(-1)))
+        return batch_means(made.objective.metrics(made.network, batch, KeyedNoise(-1)))
 
     before = measure()
-    train(made.network, made.objective, batch, keyed_noise, steps=30, rate=3e-3)
+    train(made.network, made.objective, batch, KeyedNoise, steps=30, rate=3e-3)
     after = measure()
     for component, weight in made.objective.weights.items():
         assert weight == 0 or after[component] < 0.8 * before[component], component
@@ -265,8 +265,8 @@ SAMPLERS = [
 ]
 
 
-@pytest.fixture(params=SAMPLERS, ids=str)
-def sampled(request) -> FigureNetwork:
+@pytest.fixture(params=SAMPLERS)
+def sampled(request):
     """A network whose sampler has other settings."""
     name, changes = request.param
     made = figure_network(name)
@@ -278,7 +278,7 @@ def sampled(request) -> FigureNetwork:
     )
 
 
-def draw(made: FigureNetwork, num: int = 4, seed: int = 0, **options) -> Samples:
+def draw(made, num=4, seed=0, **options):
     """Draw samples, of the batch's conditions where they have some."""
     rows = RealRows(made.batch, {}, {}, RowKeyedNoise(0))
     conditions = made.sampler.conditions(num, SampleRequest(rows=rows))
@@ -303,11 +303,11 @@ def test_given_noise_is_where_samples_begin(sampled, dtype):
     again = draw(sampled, noise=noise)
     assert torch.equal(again.values, drawn.values) and again.trajectory is None
     assert not torch.equal(draw(sampled, noise=noise.flip(0)).values, drawn.values)
-    with pytest.raises(ValueError, match="samples begin with"):
+    with refused("samples begin with", ValueError):
         draw(sampled, noise=noise[:, :-1])
 
 
 @pytest.mark.parametrize("name", ["dit", "region", "dlm", "pixelhdm"])
 def test_a_label_is_refused_where_there_are_no_classes(name):
-    with pytest.raises(ValueError, match=r"label=3 was given to .*leave the label out"):
+    with refused(r"label=3 was given to .*leave the label out", ValueError):
         figure_network(name).sampler.conditions(2, SampleRequest(label=3))

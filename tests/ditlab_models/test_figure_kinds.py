@@ -175,11 +175,8 @@ def test_weights_of_attention_make_the_layers_output():
 
 
 def test_axes_that_turn_alike_share_a_curve():
-    (lines,) = [
-        panel
-        for panel in figure_network("pixelhdm").static()["positions"].panels
-        if isinstance(panel, Lines)
-    ]
+    panels = figure_network("pixelhdm").static()["positions"].panels
+    (lines,) = [panel for panel in panels if isinstance(panel, Lines)]
     values = [tuple(curve.y) for curve in lines.curves]
     assert len(set(values)) == len(values)
     assert sorted(", ".join(curve.label for curve in lines.curves).split(", ")) == [
@@ -199,10 +196,8 @@ def test_principal_components():
 
 def test_alternative_text_names_what_is_drawn():
     figure = figure_network("dit").static()["noise_schedule"]
-    assert (
-        "Training times: uniform" in figure.alternative_text
-        and "data, noise" in figure.alternative_text
-    )
+    for part in ("Training times: uniform", "data, noise"):
+        assert part in figure.alternative_text
     strange = Figure(
         [Lines([Curve(np.arange(2), np.arange(2), "\ud800 a\x00b" + "c" * 5000)])], "two\nlines"
     )

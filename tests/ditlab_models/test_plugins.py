@@ -5,7 +5,6 @@ no others.
 import sys
 import textwrap
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -20,6 +19,7 @@ from ditlab_models.extensions import (
 )
 from ditlab_models.families import FAMILIES, families, family_names, find_family
 from ditlab_models.plugins import PluginError, PluginWarning
+from support.damage import refused
 from support.installed_package import install
 
 FAMILY = """
@@ -36,6 +36,7 @@ class Wave(DiTFamily):
 
 FAMILY = Wave()
 """
+WAVE = FAMILY.format(name="wave")
 LOSS = """
 from ditlab_models.contract import LossComponent
 
@@ -62,7 +63,7 @@ def package(tmp_path, monkeypatch):
     """
     made = []
 
-    def make(name: str, points: dict[str, dict[str, str]], **modules: str) -> Path:
+    def make(name, points, **modules: str):
         lines = [f'[project]\nname = "{name}"\nversion = "1.2"']
         for group, parts in points.items():
             lines += [
@@ -85,12 +86,12 @@ def package(tmp_path, monkeypatch):
         del sys.modules[module]
 
 
-def waves(package, name: str, code: str = FAMILY.format(name="wave")) -> Path:
+def waves(package, name, code=WAVE):
     """Install a package with a family `wave`."""
     return package(name, {"ditlab.families": {"wave": "family:FAMILY"}}, family=code)
 
 
-def listed(group=FAMILIES) -> tuple[list[str], list[str]]:
+def listed(group=FAMILIES):
     """The names of all parts, and the warnings of listing them."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -103,7 +104,7 @@ def test_a_family_of_a_package_is_found_and_only_its_own_code_is_imported(packag
     package(
         "wavelets",
         {"ditlab.families": {"wave": "good:FAMILY", "other": "broken:FAMILY"}},
-        good=FAMILY.format(name="wave"),
+        good=WAVE,
         broken="raise RuntimeError('no')",
     )
     assert {"wave", "other", "dit"} <= set(family_names())
@@ -132,10 +133,7 @@ def test_a_family_of_a_package_is_found_and_only_its_own_code_is_imported(packag
 )
 def test_a_broken_family_is_one_warning_and_an_error_where_it_is_named(package, code, reason):
     waves(package, "broken0", code)
-    expected = (
-        "model family 'wave' of package broken0 1.2 (entry point wave = broken0_family:FAMILY) "
-        f"cannot be used ({reason}); repair, update or remove that package."
-    )
+    expected = f"model family 'wave' of package broken0 1.2 (entry point wave = broken0_family:FAMILY) cannot be used ({reason}); repair, update or remove that package."
     FAMILIES._warned.discard(expected)
     names, messages = listed()
     assert {"dit", "unet"} <= set(names) and "wave" not in names
@@ -154,16 +152,12 @@ def test_a_slow_family_is_left_out_of_a_listing_and_found_by_name(package, monke
 import pathlib, time
 while not pathlib.Path(__file__).with_name("go").exists():
     time.sleep(0.05)
-{FAMILY.format(name="wave")}""",
+{WAVE}""",
     )
     names, messages = listed()
     assert "dit" in names and "wave" not in names
     assert messages == [
-        (
-            "model family 'wave' of package sluggish 1.2 (entry point wave = "
-            "sluggish_family:FAMILY) is skipped, as its import takes more than 0.2 s; import "
-            "heavy libraries inside functions."
-        )
+        "model family 'wave' of package sluggish 1.2 (entry point wave = sluggish_family:FAMILY) is skipped, as its import takes more than 0.2 s; import heavy libraries inside functions."
     ]
     (site / "go").touch()
     assert find_family("wave").name == "wave" and "wave" in families()
@@ -172,11 +166,7 @@ while not pathlib.Path(__file__).with_name("go").exists():
 def test_a_name_of_two_packages_is_refused_where_it_is_named(package):
     for name in ("first", "second"):
         waves(package, name)
-    message = (
-        "model family 'wave' is defined twice, by package first 1.2 (entry point wave = "
-        "first_family:FAMILY) and package second 1.2 (entry point wave = "
-        "second_family:FAMILY); remove one of the two."
-    )
+    message = "model family 'wave' is defined twice, by package first 1.2 (entry point wave = first_family:FAMILY) and package second 1.2 (entry point wave = second_family:FAMILY); remove one of the two."
     with pytest.raises(PluginError) as caught:
         find_family("wave")
     assert str(caught.value) == message
@@ -196,10 +186,7 @@ def test_a_built_in_name_cannot_be_taken(package, group, name, noun, kind):
     package("thief", {group: {name: "module:PART"}}, module="raise RuntimeError('never imported')")
     _, messages = listed(kind)
     assert messages == [
-        (
-            f"package thief 1.2 (entry point {name} = thief_module:PART) is skipped: {noun} "
-            f"'{name}' is built in; rename the entry point."
-        )
+        f"package thief 1.2 (entry point {name} = thief_module:PART) is skipped: {noun} '{name}' is built in; rename the entry point."
     ]
     assert "thief_module" not in sys.modules
     kind._warned.clear()
@@ -238,20 +225,15 @@ def test_a_component_for_another_prediction_is_refused(package):
     package(
         "parts2", {"ditlab.loss_components": {"sharp": "loss:Loss"}}, loss=LOSS.format(name="sharp")
     )
-    with pytest.raises(
-        PluginError, match=r"weights\.sharp compares a velocity, and this family's loss has no"
-    ):
+    with refused(r"weights\.sharp compares a velocity, and this family's loss has no", PluginError):
         extended_objective(DLMObjectiveSpec, {"weights": {"sharp": 0.1}})
 
 
 @pytest.mark.parametrize("name", ["loss", "velocity_t2", "copy", "two words"])
 def test_a_component_cannot_have_the_name_of_another_metric_or_of_no_field(package, name):
-    code = (
-        "LOSS = None\nfrom ditlab_models.contract import LossComponent\n"
-        f"class Loss(LossComponent):\n    name = {name!r}\n"
-    )
+    code = f"LOSS = None\nfrom ditlab_models.contract import LossComponent\nclass Loss(LossComponent):\n    name = {name!r}\n"
     package("parts3", {"ditlab.loss_components": {f'"{name}"': "loss:Loss"}}, loss=code)
-    with pytest.raises(PluginError, match="cannot be used"):
+    with refused("cannot be used", PluginError):
         LOSS_COMPONENTS.load(name)
 
 
@@ -271,16 +253,12 @@ def test_a_package_with_groups_of_former_names_is_one_warning_whatever_is_looked
             "denoisers.time_densities": {"edges": "times:Edges"},
             "other.group": {"x": "y:Z"},
         },
-        family=FAMILY.format(name="wave"),
+        family=WAVE,
         times=DENSITY,
     )
     names, messages = listed()
     assert "wave" not in names and messages == [
-        (
-            "parts of package waves 1.2 are not read, as it names them in denoisers.families "
-            "and denoisers.time_densities; name them in ditlab.families and "
-            "ditlab.time_densities, and import ditlab_models in place of denoisers."
-        )
+        "parts of package waves 1.2 are not read, as it names them in denoisers.families and denoisers.time_densities; name them in ditlab.families and ditlab.time_densities, and import ditlab_models in place of denoisers."
     ]
     assert listed()[1] == listed(LOSS_COMPONENTS)[1] == listed(TIME_DENSITIES)[1] == []
     package(
@@ -292,7 +270,7 @@ def test_a_package_with_groups_of_former_names_is_one_warning_whatever_is_looked
 
 def test_a_package_that_names_its_parts_in_both_groups_is_no_warning(package, forget):
     both = {group: {"wave": "family:FAMILY"} for group in ("denoisers.families", "ditlab.families")}
-    package("waves3", both, family=FAMILY.format(name="wave"))
+    package("waves3", both, family=WAVE)
     names, messages = listed()
     assert "wave" in names and messages == []
 
@@ -309,10 +287,7 @@ def test_a_folder_below_the_former_package_is_named_where_its_family_is_not_foun
         assert find_family("dit") and find_family("other") is None and not caught
         assert find_family("wave") is None and find_family("wave") is None
     assert [str(each.message) for each in caught] == [
-        (
-            f"folder {folder} is not read, as it lies below denoisers; name it "
-            "ditlab_models/wave, and import ditlab_models in place of denoisers."
-        )
+        f"folder {folder} is not read, as it lies below denoisers; name it ditlab_models/wave, and import ditlab_models in place of denoisers."
     ]
 
 

@@ -10,6 +10,7 @@ from ditlab_models.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingS
 from ditlab_models.processes.specs import LinearBetas, LogitNormalTime, TokenNoiseSchedule
 from ditlab_models.region.spec import RegionObjectiveSpec, RegionSpec
 from ditlab_models.unet.spec import UNetSpec
+from support.damage import refused
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,6 @@ from ditlab_models.unet.spec import UNetSpec
             {"image_size": 30},
             "model.image_size=30 is no multiple of model.patch_size=4; set model.image_size to 28 or 32.",
         ),
-        (DiTSpec, {"image_size": 2}, "set model.image_size to 4."),
         (
             DiTSpec,
             {"width": 250},
@@ -47,7 +47,6 @@ from ditlab_models.unet.spec import UNetSpec
             {"width": 60},
             "model.width=60 is no multiple of 8 (the groups of its norms); set model.width to 56 or 64.",
         ),
-        (UNetSpec, {"time_width": 9}, "set model.time_width to 8 or 10."),
         (DiTObjectiveSpec, {"weights": {"velocity": 0.0}}, "set objective.weights.velocity to 1."),
         (
             LinearBetas,
@@ -56,26 +55,10 @@ from ditlab_models.unet.spec import UNetSpec
         ),
         (
             RegionSpec,
-            {"width": 30},
-            "model.width=30 is no multiple of model.num_heads=12; set model.width to 24 or 36.",
-        ),
-        (RegionSpec, {"time_width": 15}, "model.time_width=15 is no multiple of 2"),
-        (
-            RegionSpec,
             {"num_heads": 3, "width": 33, "positions": "sinusoidal"},
             "model.width=33 is no multiple of 2 (sines and cosines alternate); set model.width to 30 or 36.",
         ),
-        (
-            RegionSpec,
-            {"width": 48, "mlp_ratio": 0.33},
-            "set model.mlp_ratio to 0.33333333 for a width of 16.",
-        ),
         (RegionObjectiveSpec, {"weights": {"masked": 0.0}}, "objective.weights are all 0"),
-        (
-            DLMSpec,
-            {"width": 500},
-            "model.width=500 is no multiple of model.num_heads=8; set model.width to 496 or 512.",
-        ),
         (
             DLMSpec,
             {"width": 24},
@@ -96,7 +79,6 @@ from ditlab_models.unet.spec import UNetSpec
             {"time_width": 9},
             "model.time_width=9 is no multiple of 2 (half cosines, half sines); set model.time_width to 8 or 10.",
         ),
-        (DLMSpec, {"mlp_ratio": 1.333}, "set model.mlp_ratio to 1.3320312 for a width of 682."),
         (
             DLMObjectiveSpec,
             {"scale_by_sigma": True},
@@ -109,11 +91,6 @@ from ditlab_models.unet.spec import UNetSpec
         ),
         (
             PixelHDMSpec,
-            {"width": 1000},
-            "model.width=1000 is no multiple of model.num_heads=16; set model.width to 992 or 1008.",
-        ),
-        (
-            PixelHDMSpec,
             {"num_kv_heads": 5},
             "model.num_heads=16 is no multiple of model.num_kv_heads=5; set model.num_heads to 15 or 20.",
         ),
@@ -123,16 +100,10 @@ from ditlab_models.unet.spec import UNetSpec
             "model.mrope_widths=[16, 24, 24] are not three positive even numbers that add up to a head's width (model.width / model.num_heads = 32); set model.mrope_widths to [8, 12, 12].",
         ),
         (PixelHDMSpec, {"mrope_widths": [15, 25, 24]}, "set model.mrope_widths to [16, 24, 24]."),
-        (PixelHDMSpec, {"mrope_widths": [0, 32, 32]}, "set model.mrope_widths to [16, 24, 24]."),
         (
             PixelHDMSpec,
             {"width": 64},
             "(model.width / model.num_heads = 4); make model.width / model.num_heads an even number of at least 6.",
-        ),
-        (
-            PixelHDMSpec,
-            {"mlp_ratio": 1.3331},
-            "set model.mlp_ratio to 1.3330078 for a width of 1365.",
         ),
         (
             PixelHDMSpec,
@@ -144,7 +115,6 @@ from ditlab_models.unet.spec import UNetSpec
             {"max_resolution": 1000},
             "model.max_resolution=1000 is no multiple of model.patch_size=16; set model.max_resolution to 992 or 1008.",
         ),
-        (PixelHDMSpec, {"time_width": 9}, "set model.time_width to 8 or 10."),
         (
             PixelHDMObjectiveSpec,
             {"weights": {"velocity": 0.0, "frequency": 0.0}},
@@ -159,11 +129,6 @@ from ditlab_models.unet.spec import UNetSpec
             PixelHDMSamplingSpec,
             {"interval": [0.8, 0.2]},
             "sampling.interval=[0.8, 0.2] is no interval of time (0 <= t_start < t_end <= 1); set sampling.interval to [0.0, 1.0].",
-        ),
-        (
-            PixelHDMSamplingSpec,
-            {"interval": [-0.1, 0.2]},
-            "sampling.interval=[-0.1, 0.2] is no interval of time",
         ),
         (
             PixelHDMSamplingSpec,
@@ -187,23 +152,18 @@ def test_messages_name_the_option_its_value_and_the_remedy(spec, changes, messag
     ("spec", "option", "value"),
     [
         (DiTSpec, "num_classes", 0),
-        (DiTSpec, "label_dropout", 1.0),
         (DiTSpec, "width", 4),
         (DiTSpec, "adaln", "six"),
         (DiTSpec, "dept", 3),
-        (DiTSpec, "depth", "3"),
         (DiTSpec, "time_scale", float("nan")),
         (DiTObjectiveSpec, "weights.velocity", -1.0),
-        (DiTObjectiveSpec, "weights.velocty", 1.0),
         (DiTObjectiveSpec, "time", {"kind": "cosine"}),
-        (LogitNormalTime, "eps", -0.1),
         (LogitNormalTime, "eps", 0.5),
         (DiTSamplingSpec, "guidance", -1.0),
         (PixelHDMSpec, "condition_dropout", 1.0),
         (PixelHDMSpec, "rope_base", 1.0),
         (PixelHDMObjectiveSpec, "frequency.quality", 101),
         (PixelHDMSamplingSpec, "rescale", 1.5),
-        (PixelHDMSamplingSpec, "eps", 0.5),
         (DLMSpec, "vocabulary", 1),
         (DLMObjectiveSpec, "time_min", 1.0),
         (DLMObjectiveSpec, "weights.score_entropy", 0.0),
@@ -318,7 +278,7 @@ def test_specs_that_do_not_fit_each_other_are_refused(name, model, objective, sa
     family = families()[name]
     specs = (family.model(**model), family.objective(**objective), family.sampling(**sampling))
     spec, objective, sampling = specs
-    with pytest.raises(ValueError, match=message):
+    with refused(message, ValueError):
         family.build_objective(objective, spec)
         family.build_sampler(sampling, spec, objective)
 
@@ -333,11 +293,7 @@ def test_specs_survive_the_way_through_json():
 
 def test_batch_fields(small):
     (image,) = small().batch_fields()
-    assert (image.name, image.shape, image.dtype, image.value_range) == (
-        "image",
-        (1, 8, 8),
-        "float32",
-        (-1.0, 1.0),
-    )
+    assert (image.name, image.shape, image.dtype) == ("image", (1, 8, 8), "float32")
+    assert image.value_range == (-1.0, 1.0)
     _, label = small(num_classes=10).batch_fields()
     assert (label.name, label.shape, label.dtype, label.num_classes) == ("label", (), "int64", 10)

@@ -3,13 +3,12 @@
 import zlib
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 
 from ditlab.analysis.drawing import save_pictures, start_image
-from ditlab.errors import UserError
 from ditlab_models.contract import Picture
+from support.damage import refused
 
 
 def test_a_start_is_cropped_around_its_centre_and_scaled(tmp_path):
@@ -42,7 +41,7 @@ def test_a_start_that_is_no_picture(tmp_path):
         (tmp_path, "it is no plain file"),
     ):
         expected = rf"--start {file} cannot be read \({reason}\); name another picture\."
-        with pytest.raises(UserError, match=expected):
+        with refused(expected):
             start_image(file, (8, 8))
 
 
@@ -53,10 +52,7 @@ def test_a_start_of_too_many_pixels_is_refused_by_its_header(tmp_path):
     content[16:24] = (13_300).to_bytes(4, "big") * 2
     content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
     file.write_bytes(content)
-    with pytest.raises(
-        UserError,
-        match=r"a\.png has 13,300x13,300 pixels, and at most 64,000,000 are read; scale it",
-    ):
+    with refused(r"a\.png has 13,300x13,300 pixels, and at most 64,000,000 are read; scale it"):
         start_image(file, (8, 8))
 
 

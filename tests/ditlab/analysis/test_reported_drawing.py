@@ -7,6 +7,7 @@ from torch import nn
 
 from ditlab.quality.sample_quality import BATCHES, FIRST_BATCH, draw_reported
 from ditlab_models.contract import Samples
+from support.models.draws import seeded
 
 
 class Halving:
@@ -23,7 +24,7 @@ class Halving:
 
 def draw(network, reported):
     progress = lambda *report: reported.append(report)  # noqa: E731
-    return draw_reported(progress, Halving(), network, {}, 5, torch.Generator().manual_seed(0), 2)
+    return draw_reported(progress, Halving(), network, {}, 5, seeded(), 2)
 
 
 def test_evaluations_and_then_samples_are_reported():

@@ -4,14 +4,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 
 from ditlab.analysis.drawing import class_number, folder_name, num_samples, sample_request
 from ditlab.analysis.sample_options import SampleKeywords, SampleOptions, sampling_changes
-from ditlab.errors import UserError
 from ditlab_models.contract import Prompt, SampleRequest
+from support.damage import refused
 
 
 @dataclass
@@ -35,7 +34,7 @@ class Painter:
     def pictures(self, samples): ...
 
 
-def request_for(sampler=None, **options) -> SampleRequest:
+def request_for(sampler=None, **options):
     return sample_request(SampleOptions(**options), sampler or Painter())
 
 
@@ -59,7 +58,7 @@ def test_a_file_without_prompts_is_refused(tmp_path):
     ):
         if content is not None:
             file.write_bytes(content)
-        with pytest.raises(UserError, match=message):
+        with refused(message):
             request_for(prompt_file=file)
 
 
@@ -67,9 +66,7 @@ def test_sizes():
     for text, size in (("256x192", (256, 192)), ("64", (64, 64))):
         assert request_for(size=text).size == size
     for text in ("", "20by20", "x20", "20x", "-4", "10000", "1x2x3"):
-        with pytest.raises(
-            UserError, match=r"write height x width in pixels \(at most 9999\), such as 256x192"
-        ):
+        with refused(r"write height x width in pixels \(at most 9999\), such as 256x192"):
             request_for(size=text)
 
 
@@ -85,7 +82,7 @@ def test_other_families_refuse_options_that_they_do_not_take():
             r"--strength 0\.5 needs a picture to start from; name one with --start\.",
         ),
     ):
-        with pytest.raises(UserError, match=message):
+        with refused(message):
             request_for(Writer(), **options)
 
 
@@ -136,14 +133,12 @@ def test_finished_runs_take_other_places_of_encoders_and_no_other_changes():
     (change,) = sampling_changes({}, ["encoders.text=/models/qwen"])
     assert change.path == "encoders.text" and change.value == "/models/qwen"
     for override in ("model.width=8", "encoders={}"):
-        with pytest.raises(
-            UserError, match="takes sampling settings and other places of its encoders alone"
-        ):
+        with refused("takes sampling settings and other places of its encoders alone"):
             sampling_changes({}, [override])
 
 
 def test_noise_is_refused_for_a_sampler_that_takes_none():
-    with pytest.raises(UserError, match="noise was given, and this run's family takes none"):
+    with refused("noise was given, and this run's family takes none"):
         request_for(noise=torch.zeros(2, 3))
 
 
@@ -170,7 +165,7 @@ def test_a_class_by_its_number_or_name():
         ),
         ((), ": this run's data have no names of classes; give the class's number"),
     ):
-        with pytest.raises(UserError, match=f"--label cow{message}"):
+        with refused(f"--label cow{message}"):
             class_number("cow", names)
-    with pytest.raises(UserError, match=r"--label dog: an export knows no names of classes; give"):
+    with refused(r"--label dog: an export knows no names of classes; give"):
         request_for(label="dog")

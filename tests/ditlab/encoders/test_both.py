@@ -10,11 +10,12 @@ import torch
 
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
+from support.models.draws import seeded
 
 TEXTS = np.array(
     ["a red seven", "nothing", "a green circle on the left of a blue square", "sept rouge, é"]
 )
-IMAGES = torch.rand(4, 3, 16, 24, generator=torch.Generator().manual_seed(0)) * 2 - 1
+IMAGES = torch.rand(4, 3, 16, 24, generator=seeded()) * 2 - 1
 
 
 @pytest.fixture(scope="module", params=["text", "image"])

@@ -4,17 +4,18 @@ import pytest
 import torch
 
 from ditlab.encoders.image import FrozenImageEncoder
+from support.models.draws import seeded
 
 
 @pytest.fixture(scope="module")
-def encoder(image_folder) -> FrozenImageEncoder:
+def encoder(image_folder):
     return FrozenImageEncoder(str(image_folder), 24, 4)
 
 
 @pytest.fixture
-def images() -> torch.Tensor:
+def images():
     """16 x 24 pixels, in [-1, 1]."""
-    return torch.rand(5, 3, 16, 24, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    return torch.rand(5, 3, 16, 24, generator=seeded()) * 2 - 1
 
 
 def test_features_are_the_patch_tokens(encoder, image_folder, images):

@@ -10,7 +10,7 @@ LENGTH = 32
 
 
 @pytest.fixture(scope="module")
-def encoder(text_folder) -> FrozenTextEncoder:
+def encoder(text_folder):
     return FrozenTextEncoder(str(text_folder), 32, LENGTH)
 
 

@@ -25,13 +25,13 @@ INPUTS = ModelInputs(FIELDS, ("image", "words"), CPU)
 
 
 @pytest.fixture(scope="module")
-def view(tmp_path_factory) -> View:
+def view(tmp_path_factory):
     """40 rows of 8x8, 9 of 16x4 and 23 of 8x12, mixed."""
     store = bucketed(tmp_path_factory.mktemp("bucketed") / "s")
     return View(store, np.random.default_rng(0).permutation(72), "data.path=s")
 
 
-def data(view: View, held_out: int = 0) -> SimpleNamespace:
+def data(view, held_out=0):
     return SimpleNamespace(train=view, held_out=range(held_out), mixture=None)
 
 
@@ -45,9 +45,9 @@ def test_batches_of_each_size_make_an_epoch(view):
 def test_sizes_that_fill_no_batch_are_named_with_the_remedy(view):
     plan = plan_run(tiny(batch={"size": 20}), data(view))
     assert (plan.epoch_steps, plan.left_out_samples) == (3, 9 + 3)
-    assert plan.note == (
-        "data.path=s: image sizes with fewer training samples than batch.size=20 are never "
-        "trained on: 16x4 (9); lower batch.size, or import the images again with fewer sizes."
+    assert (
+        plan.note
+        == "data.path=s: image sizes with fewer training samples than batch.size=20 are never trained on: 16x4 (9); lower batch.size, or import the images again with fewer sizes."
     )
 
 

@@ -16,7 +16,6 @@ from ditlab.home import Home
 from ditlab.inputs import model_inputs
 from ditlab.inputs.model_inputs import MULTIPLE, ModelInputs, cut_padding
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.spec.experiment import Experiment
 from support.datasets.writing import written
 from support.trainings.family_specs import PIXELHDM
 from support.trainings.workers import newest, same_state, tiny, train_here, train_workers
@@ -26,7 +25,7 @@ ROWS, LONGEST = 24, 96
 LENGTHS = [3 * number % 41 for number in range(ROWS - 1)] + [LONGEST]
 
 
-def values_of() -> dict[str, np.ndarray]:
+def values_of():
     """Images, captions of any length (one of none), and features of as many tokens."""
     draw = np.random.default_rng(0)
     mask = np.arange(LONGEST) < np.maximum(LENGTHS, 1)[:, None]
@@ -40,7 +39,7 @@ def values_of() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Path:
+def store(tmp_path_factory):
     folder, values = tmp_path_factory.mktemp("stores") / "captions", values_of()
     columns = {
         name: Column(dtype=str(each.dtype), shape=each.shape[1:]) for name, each in values.items()
@@ -50,7 +49,7 @@ def store(tmp_path_factory) -> Path:
     return written(folder, columns, values).path
 
 
-def experiment(store: Path, encoder: str = "learned", **changes: Any) -> Experiment:
+def experiment(store, encoder="learned", **changes: Any):
     return tiny(
         model={**PIXELHDM, "text_encoder": encoder},
         data={"kind": "arrow", "path": str(store), "hold_out": 0.0},
@@ -61,9 +60,7 @@ def experiment(store: Path, encoder: str = "learned", **changes: Any) -> Experim
     )
 
 
-def losses(
-    spec: Experiment, rows: slice, part: slice | None = None
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def losses(spec, rows, part=None):
     """Loss components and gradients of stored rows, and the batch that they are of."""
     view = open_data(spec.data, Home(Path())).train
     inputs = ModelInputs.from_experiment(spec, view.columns, CPU)
@@ -72,10 +69,10 @@ def losses(
     }
     batch = inputs.prepare_batch(raw, view.columns, rows=part)
     torch.manual_seed(0)
-    network: Any = spec.family.build_network(spec.model)
+    network = spec.family.build_network(spec.model)
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
-    objective: Any = spec.family.build_objective(spec.objective, spec.model)
+    objective = spec.family.build_objective(spec.objective, spec.model)
     components = objective.loss(
         network, batch, KeyedNoise(0, "train", 0, 0, len(batch["image"]), CPU)
     )

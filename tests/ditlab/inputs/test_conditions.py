@@ -23,7 +23,7 @@ NAMES = ("a", "b", "c")
 
 
 @pytest.fixture(scope="module")
-def view(tmp_path_factory) -> View:
+def view(tmp_path_factory):
     """100 rows of a store in reverse order; a row's scores are its number."""
     folder = tmp_path_factory.mktemp("rows") / "store"
     columns = {
@@ -43,7 +43,7 @@ class Completing:
     takes_rows = "completed"
     max_batch_size = None
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind):
         self.kind, self.seen = kind, 0
 
     def select_rows(self, rows):

@@ -21,7 +21,7 @@ COLUMNS = {
 NOISE = KeyedNoise(0, "train", 3, 1, 8, CPU)
 
 
-def rows_of(num_padded: int) -> dict[str, torch.Tensor]:
+def rows_of(num_padded):
     present = torch.ones(8, 20, dtype=torch.bool)
     present[6, 20 - num_padded :] = False
     return {"regions": torch.rand(8, 20, 3), "present": present}

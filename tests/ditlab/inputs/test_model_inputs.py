@@ -21,7 +21,7 @@ from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs, check_inputs
 from ditlab.runs.prepare import absolute_paths
-from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.experiment import class_for
 from ditlab_addons.encode.encoding import image_columns, text_columns, text_shapes
 from support.damage import refused
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
@@ -37,7 +37,7 @@ OBJECTIVE = {"alignment_block": 1, "alignment_width": 24, "alignment_until": 100
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> dict[str, str]:
+def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("encoders")
     return {
         "text": str(write_text_encoder(root / "text", width=32)),
@@ -46,13 +46,11 @@ def folders(tmp_path_factory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def pictures() -> np.ndarray:
+def pictures():
     return np.random.default_rng(0).integers(0, 256, (ROWS, 3, 16, 8), dtype=np.uint8)
 
 
-def write(
-    folder: Path, pictures: np.ndarray, more: dict[str, np.ndarray], without: tuple[str, ...] = ()
-) -> Path:
+def write(folder, pictures, more, without=()):
     """Write a store of images with captions and further columns."""
     texts = [CAPTIONS[row % len(CAPTIONS)].encode() for row in range(ROWS)]
     captions = encode_captions(texts, max(map(len, texts)))
@@ -69,12 +67,12 @@ def write(
 
 
 @pytest.fixture(scope="module")
-def raw(tmp_path_factory, pictures) -> Path:
+def raw(tmp_path_factory, pictures):
     return write(tmp_path_factory.mktemp("stores") / "raw", pictures, {})
 
 
 @pytest.fixture(scope="module")
-def encoded(tmp_path_factory, pictures, folders) -> Path:
+def encoded(tmp_path_factory, pictures, folders):
     """Store of the same images with features, and without captions."""
     encoder = FrozenTextEncoder(folders["text"], None, 32)
     texts = [CAPTIONS[row % len(CAPTIONS)] for row in range(ROWS)]
@@ -87,7 +85,7 @@ def encoded(tmp_path_factory, pictures, folders) -> Path:
     )
 
 
-def experiment(store: Path, encoders: dict[str, Any] | None = None, **changes: Any) -> Experiment:
+def experiment(store, encoders=None, **changes: Any):
     sections = {
         "model": MODEL,
         "objective": OBJECTIVE,
@@ -99,7 +97,7 @@ def experiment(store: Path, encoders: dict[str, Any] | None = None, **changes: A
     return tiny(**(sections | changes))
 
 
-def rows(spec: Experiment, num: int = 6) -> tuple[ModelInputs, dict[str, torch.Tensor]]:
+def rows(spec, num=6):
     """Return an experiment's inputs, and the first rows as its model takes them."""
     view = whole(spec)
     inputs = ModelInputs.from_experiment(spec, view.columns, CPU)
@@ -107,7 +105,7 @@ def rows(spec: Experiment, num: int = 6) -> tuple[ModelInputs, dict[str, torch.T
     return inputs, inputs.prepare_batch(taken, view.columns)
 
 
-def whole(spec: Experiment) -> View:
+def whole(spec):
     store = Store.open(Path(spec.data.path))  # type: ignore[union-attr]
     return View(store, np.arange(len(store)), "data.path=store")
 
@@ -186,7 +184,7 @@ def test_encoders_are_checked_before_anything_starts(raw, encoded, folders, home
 
 
 def test_cut_captions_are_counted_and_warned_about_ever_more_seldom(raw, folders):
-    heard: list[str] = []
+    heard = []
     # so that the same captions are cut again, as those of an epoch are
     encoders = {**folders, "cache": 0}
     spec = experiment(raw, encoders, model={**MODEL, "text_length": 3})
@@ -259,12 +257,12 @@ def test_features_that_do_not_fit_are_refused(pictures, encoded, folders, home, 
         check(experiment(silent, folders), home)
 
 
-def check(spec: Experiment, home: Home) -> None:
+def check(spec, home):
     check_inputs(spec, open_data(spec.data, home), home)
 
 
 @pytest.fixture
-def home(tmp_path) -> Home:
+def home(tmp_path):
     return Home(tmp_path)
 
 
@@ -294,12 +292,12 @@ def test_folders_become_absolute_and_names_stay(tmp_path, monkeypatch):
     assert found == {"encoders": {**given, "text": str(tmp_path / "qwen")}}
 
 
-def run(spec: Experiment, folder: Path, stop_after: int | None = None) -> Any:
+def run(spec, folder, stop_after=None):
     return train_here(spec, folder / "home", folder / "checkpoints", stop_after)[1]
 
 
 @pytest.fixture(scope="module")
-def five_steps(raw, folders) -> Experiment:
+def five_steps(raw, folders):
     """Five steps, the last two of them without the alignment loss."""
     return experiment(
         raw,
@@ -312,7 +310,7 @@ def five_steps(raw, folders) -> Experiment:
 
 
 @pytest.fixture(scope="module")
-def straight(five_steps, tmp_path_factory) -> tuple[Path, Any, Any]:
+def straight(five_steps, tmp_path_factory):
     """Folder, outcome and reporter of a training without a stop."""
     folder = tmp_path_factory.mktemp("straight")
     return folder, *train_here(five_steps, folder / "home", folder / "checkpoints")

@@ -24,7 +24,7 @@ def test_the_same_key_gives_the_same_numbers(distribution):
 
 @pytest.mark.parametrize("distribution", ["uniform", "normal"])
 @pytest.mark.parametrize(
-    "change", [{"seed": 2}, {"stream": "evaluate"}, {"step": 6}, {"micro_index": 3}], ids=str
+    "change", [{"seed": 2}, {"stream": "evaluate"}, {"step": 6}, {"micro_index": 3}]
 )
 def test_another_key_gives_others(distribution, change):
     one, two = (

@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from ditlab.quality.features import frechet_distance, kernel_distance, nearest_distances
+from support.damage import refused
+from support.models.draws import seeded
 
 
 def drawn(num, dim, seed, mean=0.0, std=1.0):
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     return mean + std * torch.randn(num, dim, generator=generator, dtype=torch.float64)
 
 
@@ -114,7 +116,7 @@ def test_kernel_distance_is_unbiased_and_knows_its_error():
 
 
 def test_kernel_distance_refuses_too_few_points():
-    with pytest.raises(ValueError, match="19 and 500 points"):
+    with refused("19 and 500 points", ValueError):
         kernel_distance(drawn(19, 4, 21), drawn(500, 4, 22))
 
 

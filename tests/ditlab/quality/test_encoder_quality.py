@@ -18,6 +18,7 @@ from ditlab.spec.data import ArrowData
 from support.damage import refused
 from support.datasets.tiny_encoders import write_image_encoder
 from support.datasets.writing import image_store
+from support.models.draws import seeded
 from support.trainings.workers import tiny
 
 pytest.importorskip("transformers")
@@ -57,7 +58,7 @@ def test_images_without_classes_are_measured_by_the_encoder(tmp_path, encoder):
     data, basis = opened(tmp_path, encoder)
     reference = QualityReference(basis, Home(tmp_path))
     real = real_images_of(basis)
-    noise = torch.randn(real.shape, generator=torch.Generator().manual_seed(0))
+    noise = torch.randn(real.shape, generator=seeded())
     near, far, lost = (reference.measure(images) for images in (real, real + 0.3 * noise, noise))
     assert tuple(near) == (*NEAREST, *ENCODER_FIGURES) == basis.metrics(from_captions=True)
     for name in ENCODER_FIGURES[:2]:

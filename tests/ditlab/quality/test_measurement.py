@@ -2,14 +2,12 @@
 does.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from ditlab.data.splits import DataSplits, open_data
-from ditlab.home import Home
+from ditlab.data.splits import open_data
 from ditlab.quality.measurement import (
     FLOAT,
     family_measurement,
@@ -21,7 +19,7 @@ from ditlab.receipts.records import Measurement, differing_parts, evaluation_dig
 from ditlab.spec.data import DigitsData
 from support.trainings.workers import tiny
 
-DRAWING: dict[str, Any] = {
+DRAWING = {
     "num": 100,
     "batch_size": 64,
     "seed": 5,
@@ -32,18 +30,16 @@ DRAWING: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def data(home) -> Callable[[Any], DataSplits]:
+def data(home):
     """Return the splits of digits under a share that is held out."""
     return lambda hold_out=0.1: open_data(DigitsData(hold_out=hold_out), home)
 
 
-def of_held_out(
-    home: Home, data: DataSplits, num: int | None = 32, device: str = "cpu", **changes: Any
-) -> Measurement:
+def of_held_out(home, data, num=32, device="cpu", **changes: Any):
     return held_out_measurement(tiny(**changes), data, num, FLOAT, device, home)
 
 
-def test_fields_that_change_a_held_out_figure(home, data) -> None:
+def test_fields_that_change_a_held_out_figure(home, data):
     """Each other measurement names the part that differs."""
     base, rows = of_held_out(home, data()), data()
     others = [
@@ -61,12 +57,12 @@ def test_fields_that_change_a_held_out_figure(home, data) -> None:
     assert len({base.digest, *(each.digest for _, each in others)}) == 6
 
 
-def test_fields_that_do_not(home, data) -> None:
+def test_fields_that_do_not(home, data):
     """Cuts, training and the seed of a run: times and noise of a held-out row are of its place
     alone.
     """
     base, rows = of_held_out(home, data()), data()
-    alike: list[dict[str, Any]] = [
+    alike = [
         {"seed": 7},
         {"batch__micro": 4},
         {"resources__workers": 2},
@@ -81,10 +77,10 @@ def test_fields_that_do_not(home, data) -> None:
     assert Measurement.parse(base.to_tag()).digest == base.digest
 
 
-def test_fields_that_change_the_quality_of_samples(home, data) -> None:
+def test_fields_that_change_the_quality_of_samples(home, data):
     rows, experiment = data(), tiny()
 
-    def measured(experiment=experiment, rows=rows, **changes) -> Measurement:
+    def measured(experiment=experiment, rows=rows, **changes):
         return quality_measurement(experiment, rows, **{**DRAWING, **changes})
 
     base = measured()
@@ -105,12 +101,12 @@ def test_fields_that_change_the_quality_of_samples(home, data) -> None:
     assert measured(batch_size=100) == beyond, "a batch beyond the number of samples is none"
 
 
-def test_a_family_s_own_evaluation_is_of_its_batches(home, data) -> None:
+def test_a_family_s_own_evaluation_is_of_its_batches(home, data):
     measured = [family_measurement(tiny(), data(), 32, size, "cpu", home) for size in (16, 8)]
     assert differing_parts(measured) == ["batch"]
 
 
-def test_an_evaluation_is_of_measurement_spec_and_weights(home, data) -> None:
+def test_an_evaluation_is_of_measurement_spec_and_weights(home, data):
     """A weight, a name, a type, a shape: each is another digest; the order of names is not."""
     ones, zeros = torch.ones(2, 3), torch.zeros(3)
     weights = {"a": ones, "b": zeros}

@@ -48,11 +48,21 @@ def test_no_number_is_cut_at_any_width(rows, optional):
         text = printed(width, rows, optional=optional)
         _, said, names = text.partition("not shown at")
         unseen = " ".join(names.split()).partition(": ")[2].split(", ") if said else []
+        assert {*unseen} <= {*optional}
         words = text.split()
         assert max(map(len, text.splitlines())) <= width
         for place, heading in enumerate(KINDS):
             cells = " ".join(row[place] for row in rows).split()
             assert heading in unseen or all(cell in words for cell in cells), (width, heading)
+
+
+def test_no_more_is_dropped_than_must_be():
+    assert "not shown" not in printed(72, ROWS)
+    assert [printed(width, ROWS).splitlines()[-1] for width in (71, 64, 56)] == [
+        "not shown at 71 columns: /s",
+        "not shown at 64 columns: age, /s",
+        "not shown at 56 columns: step, age, /s",
+    ]
 
 
 @pytest.mark.parametrize("width", [30, 40, 90])

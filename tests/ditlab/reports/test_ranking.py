@@ -5,7 +5,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -18,11 +17,11 @@ STATUSES = ("finished", "stopped", "interrupted", "running", "failed", "waiting"
 VALUES = st.sampled_from([0.0, 1.0, 2.0, 3.0, -1.5, math.nan, math.inf])
 
 
-def _trial(number: int, status: str, metrics: dict[str, float]) -> Trial:
+def _trial(number, status, metrics):
     return Trial(number, f"run-{number}", {}, status, 1, 1, 1.0, metrics, {})
 
 
-def _summary(trials: list[Trial], modes: tuple[Literal["min", "max"], ...]) -> SweepSummary:
+def _summary(trials, modes):
     names = tuple("abc"[: len(modes)])
     return SweepSummary(
         "s", "s", names, modes, [], trials, "random", "none", 1.0, len(trials), "base.yaml"
@@ -30,7 +29,7 @@ def _summary(trials: list[Trial], modes: tuple[Literal["min", "max"], ...]) -> S
 
 
 @st.composite
-def summaries(draw: st.DrawFn, least: int = 1, most: int = 3) -> SweepSummary:
+def summaries(draw, least=1, most=3):
     modes = tuple(draw(st.lists(st.sampled_from(("min", "max")), min_size=least, max_size=most)))
     names = "abc"[: len(modes)]
     numbers = draw(st.lists(st.integers(0, 50), unique=True, max_size=14))
@@ -45,7 +44,7 @@ def summaries(draw: st.DrawFn, least: int = 1, most: int = 3) -> SweepSummary:
     return _summary(trials, modes)
 
 
-def _dominates(summary: SweepSummary, one: Trial, other: Trial) -> bool:
+def _dominates(summary, one, other):
     pairs = [
         (one.metrics[name], other.metrics[name], mode)
         for name, mode in zip(summary.metrics, summary.modes, strict=True)
@@ -54,20 +53,20 @@ def _dominates(summary: SweepSummary, one: Trial, other: Trial) -> bool:
     return no_worse and any(a != b for a, b, _ in pairs)
 
 
-def _undominated(summary: SweepSummary, trials: list[Trial]) -> list[Trial]:
+def _undominated(summary, trials):
     return [t for t in trials if not any(_dominates(summary, other, t) for other in trials)]
 
 
-def _has_values(summary: SweepSummary, trial: Trial) -> bool:
+def _has_values(summary, trial):
     return all(math.isfinite(trial.metrics.get(name, math.nan)) for name in summary.metrics)
 
 
-def _usable(summary: SweepSummary, status: str = "finished") -> list[Trial]:
+def _usable(summary, status="finished"):
     """Trials of a status that have a value of every metric."""
     return [t for t in summary.trials if t.status == status and _has_values(summary, t)]
 
 
-def _group(summary: SweepSummary, trial: Trial) -> int:
+def _group(summary, trial):
     if trial.status in ("failed", "waiting"):
         return 10 + STATUSES.index(trial.status)
     return STATUSES.index(trial.status) if _has_values(summary, trial) else 9
@@ -75,8 +74,8 @@ def _group(summary: SweepSummary, trial: Trial) -> int:
 
 @given(summaries())
 def test_every_trial_is_ranked_once_by_status_and_the_best_has_not_failed(
-    summary: SweepSummary,
-) -> None:
+    summary,
+):
     ranked = rank(summary)
     assert sorted(trial.number for trial in ranked) == sorted(
         trial.number for trial in summary.trials
@@ -91,8 +90,8 @@ def test_every_trial_is_ranked_once_by_status_and_the_best_has_not_failed(
 
 @given(summaries(least=1, most=1))
 def test_one_metric_ranks_by_value_then_by_number_and_its_front_is_the_best_finished_trial(
-    summary: SweepSummary,
-) -> None:
+    summary,
+):
     sign = 1 if summary.modes[0] == "min" else -1
     for before, after in pairwise(rank(summary)):
         if _group(summary, before) == _group(summary, after):
@@ -112,13 +111,13 @@ def test_one_metric_ranks_by_value_then_by_number_and_its_front_is_the_best_fini
 
 @given(summaries(least=2))
 def test_several_metrics_rank_by_front_which_no_finished_trial_dominates(
-    summary: SweepSummary,
-) -> None:
+    summary,
+):
     sign = 1 if summary.modes[0] == "min" else -1
     ranked = rank(summary)
     for status in STATUSES[:4]:
         left = _usable(summary, status)
-        expected: list[int] = []
+        expected = []
         while left:
             front = _undominated(summary, left)
             front.sort(key=lambda trial: (sign * trial.metrics["a"], trial.number))
@@ -139,6 +138,6 @@ def test_several_metrics_rank_by_front_which_no_finished_trial_dominates(
         ("sweep_report", "matplotlib.pyplot sklearn torch"),
     ],
 )
-def test_nothing_heavy_is_imported_early(module: str, heavy: str) -> None:
+def test_nothing_heavy_is_imported_early(module, heavy):
     code = f"import sys, ditlab.reports.{module}; sys.exit(not {{*{heavy.split()}}}.isdisjoint(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

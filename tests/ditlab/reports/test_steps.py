@@ -43,10 +43,7 @@ LONG = {0: 9.0, 160: 0.6, 320: 0.3, 640: 0.4, 960: 0.35}
 
 def test_the_best_is_named_with_its_step_and_that_of_another():
     found = summary_of([trial(3, SHORT), trial(4, LONG)])
-    sentence = (
-        "Values are of different steps: trial 3 has 0.31 at step 320, trial 4 has 0.35 at step "
-        "960. At step 320, the last at which all 2 have a value, trial 4 is the best with 0.3."
-    )
+    sentence = "Values are of different steps: trial 3 has 0.31 at step 320, trial 4 has 0.35 at step 960. At step 320, the last at which all 2 have a value, trial 4 is the best with 0.3."
     assert steps_sentence(found) == sentence
     assert sentence in summary_text(found, {})
 

@@ -1,7 +1,5 @@
 """Conclusions of a sweep hold at planted effects, and are silent where there is none."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -16,9 +14,7 @@ AXES = [
 ]
 
 
-def _sweep(
-    seed: int, loss: Callable[..., float], num: int = 48, search: str = "random"
-) -> SweepSummary:
+def _sweep(seed, loss, num=48, search="random"):
     """Random search; a trial's metric is its loss with noise."""
     generator, trials = np.random.default_rng(seed), []
     for number in range(num):

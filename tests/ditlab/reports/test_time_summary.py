@@ -10,7 +10,7 @@ from ditlab.reports.time_summary import time_summary
 from ditlab.tracking.history import Series
 
 
-def series(points: dict[int, float]) -> Series:
+def series(points):
     return Series(np.array(list(points)), np.array(list(points.values()), float))
 
 

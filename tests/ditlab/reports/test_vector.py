@@ -1,6 +1,5 @@
 """Vector pictures: XML without references, the same bytes each time, legible."""
 
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -61,7 +60,7 @@ FIGURE = Figure(
 )
 
 
-def test_an_svg_is_xml_that_refers_to_nothing_and_shows_texts_as_written() -> None:
+def test_an_svg_is_xml_that_refers_to_nothing_and_shows_texts_as_written():
     drawing = to_svg(FIGURE)
     root = ElementTree.fromstring(drawing)
     assert root.get("role") == "img" and float(root.get("width", "").removesuffix("pt")) < 2500
@@ -82,7 +81,7 @@ def test_an_svg_is_xml_that_refers_to_nothing_and_shows_texts_as_written() -> No
     assert len(drawing) < 700_000  # outlines of some thousand letters
 
 
-def test_files_by_format(tmp_path: Path) -> None:
+def test_files_by_format(tmp_path):
     panels = [ImageGrid(np.eye(4)[None])]
     figure = Figure(panels, "one", frames=[Figure(panels)])
     files = save_formats(figure, tmp_path / "a.b", ("png", "svg", "pdf"))
@@ -94,13 +93,13 @@ def test_files_by_format(tmp_path: Path) -> None:
     assert files[2].read_bytes().startswith(b"%PDF")
 
 
-def test_text_on_a_colour_is_black_or_white_by_its_luminance() -> None:
+def test_text_on_a_colour_is_black_or_white_by_its_luminance():
     """Both contrasts are equal at a luminance of 0.179, a grey of 0.46 (WCAG 2.2)."""
     assert {text_on([grey] * 3) for grey in (0.0, 0.45)} == {text_on((0, 0, 1))} == {"#ffffff"}
     assert {text_on([grey] * 3) for grey in (0.47, 1.0)} == {text_on((1, 0, 0))} == {"#000000"}
 
 
-def test_one_line_cuts_and_says_so() -> None:
+def test_one_line_cuts_and_says_so():
     assert one_line("a\nb\tc", 10) == "a b c"
     assert one_line("word " * 4000, 12) == "word word w…"
     assert one_line("\x00", 5) == "\N{WHITE SQUARE}"

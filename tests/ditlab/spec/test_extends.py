@@ -5,6 +5,7 @@ import pytest
 from ditlab.errors import UserError
 from ditlab.spec.files import load_experiment, read_with_parents
 from ditlab.spec.overrides import merge
+from support.damage import refused
 
 
 def test_mappings_merge_lists_replace_later_wins():
@@ -43,7 +44,7 @@ def test_three_generations_over_folders(small, write):
     assert "extends" not in read_with_parents(child)
 
 
-@pytest.mark.parametrize("names", [["a"], ["a", "b"], ["a", "b", "c"]])
+@pytest.mark.parametrize("names", [["a"], ["a", "b", "c"]])
 def test_cycles_are_named(write, names):
     for name, parent in zip(names, [*names[1:], names[0]], strict=True):
         path = write(f"{name}.yaml", f"extends: {parent}.yaml\nname: x\n")
@@ -54,12 +55,12 @@ def test_cycles_are_named(write, names):
 
 def test_parent_must_be_one_name(write):
     child = write("child.yaml", "extends: [a.yaml, b.yaml]\n")
-    with pytest.raises(UserError, match="must be one file name"):
+    with refused("must be one file name"):
         load_experiment(child)
 
 
 def test_what_is_wrong_in_a_parent_names_the_parent(small, write):
     write("base.yaml", "name: a\nname: b\n")
     child = write("child.yaml", {**small, "extends": "base.yaml"})
-    with pytest.raises(UserError, match=r"base\.yaml: line 2"):
+    with refused(r"base\.yaml: line 2"):
         load_experiment(child)

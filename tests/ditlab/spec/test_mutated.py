@@ -4,7 +4,6 @@ import json
 import random
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,8 @@ from ditlab.spec.sweep import load_sweep
 from ditlab.spec.sweep_space import check_sweep
 from ditlab.spec.values import value_at
 from ditlab.spec.yaml_text import dump_yaml, parse_yaml
+from support.specs import EXPERIMENTS
 
-EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 CHARACTERS = [
     "\0",
     "\x1b",
@@ -55,7 +54,7 @@ NAMES = [
 ]
 
 
-def mutated(text: str, draw: random.Random) -> str:
+def mutated(text, draw):
     """A text with one to three changes of characters, values, words or lines."""
     for _ in range(draw.randint(1, 3)):
         lines, place = text.split("\n"), draw.randint(0, len(text))
@@ -73,40 +72,27 @@ def mutated(text: str, draw: random.Random) -> str:
                 text = "\n".join(lines)
             case 4:
                 words = list(re.finditer(r"[\w.+-]+", text))
-                word = draw.choice(words) if words else None
-                text = (
-                    text[: word.start()] + draw.choice(TOKENS) + text[word.end() :]
-                    if word
-                    else text
-                )
+                if words:
+                    word = draw.choice(words)
+                    text = text[: word.start()] + draw.choice(TOKENS) + text[word.end() :]
             case 5:
                 del lines[line]
-                text = "\n".join(
-                    [
-                        *lines,
-                        (
-                            f"{draw.choice(['extends', 'base'])}: "
-                            f"{draw.choice([*TOKENS, '.', 'dit.yaml'])}"
-                        ),
-                    ]
-                )
+                knob = draw.choice(["extends", "base"])
+                lines.append(f"{knob}: {draw.choice([*TOKENS, '.', 'dit.yaml'])}")
+                text = "\n".join(lines)
     return text
 
 
-def fields(mapping: dict, above: str = "") -> list[str]:
-    paths = [f"{above}{key}" for key in mapping]
-    return [
-        *paths,
-        *(
-            path
-            for key, value in mapping.items()
-            if isinstance(value, dict)
-            for path in fields(value, f"{above}{key}.")
-        ),
-    ]
+def fields(mapping, above=""):
+    paths = []
+    for key, value in mapping.items():
+        paths.append(f"{above}{key}")
+        if isinstance(value, dict):
+            paths += fields(value, f"{above}{key}.")
+    return paths
 
 
-def load(path: Path, overrides: list[str]) -> dict:
+def load(path, overrides):
     if not is_sweep(path):
         return load_experiment(path, overrides).to_dict()
     sweep = load_sweep(path, overrides)

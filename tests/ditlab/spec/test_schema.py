@@ -62,7 +62,6 @@ def test_a_child_may_leave_out_what_its_parent_gives(validator):
         (["data"], {"kind": "minst"}),
         (["trainign"], {}),
     ],
-    ids=str,
 )
 def test_refuses_mistakes(validator, small, path, value):
     wrong = copy.deepcopy(small)

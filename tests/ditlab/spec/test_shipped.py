@@ -1,22 +1,19 @@
 """Shipped files are valid: experiments, which build the networks that they name, and sweeps."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from ditlab.errors import UserError
 from ditlab.spec.experiment import class_for
-from ditlab.spec.files import is_sweep, load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.spec.schema import experiment_schema, sweep_schema
 from ditlab.spec.sweep import load_sweep
 from ditlab.spec.sweep_space import check_sweep
 from ditlab.spec.yaml_text import parse_yaml
 from ditlab_models.parameters import count_parameters
+from support.specs import EXPERIMENTS, FILES, SWEEPS, refusal
 
-FOLDER = Path(__file__).parents[3] / "experiments"
-SWEEPS = [path for path in sorted(FOLDER.glob("*/*.yaml")) if is_sweep(path)]
-FILES = [path for path in sorted(FOLDER.glob("*/*.yaml")) if path not in SWEEPS]
 COUNTS = {
     "mnist/dit.yaml": 12_351_760,
     "mnist/unet.yaml": 1_837_185,
@@ -25,8 +22,8 @@ COUNTS = {
 }
 
 
-def label(path: Path) -> str:
-    return str(path.relative_to(FOLDER))
+def label(path):
+    return str(path.relative_to(EXPERIMENTS))
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +56,6 @@ def test_sweeps_are_checked_through(path):
     )
 
 
-def refusal(path: Path, overrides: list[str]) -> str:
-    with pytest.raises(UserError) as error:
-        load_experiment(path, overrides)
-    return str(error.value)
-
-
 def test_a_shorter_run_names_what_else_to_set():
     """Setting what the messages say, one after the other, makes 30 steps of every shipped
     experiment.
@@ -79,13 +70,13 @@ def test_a_shorter_run_names_what_else_to_set():
                 assert remedy, str(error)
                 overrides.append(f"{remedy[1]}={remedy[2]}")
         assert experiment.training.steps == 30, label(path)
-    said = refusal(FOLDER / "dlm/uniform.yaml", ["training.steps=30"])
+    said = refusal(load_experiment, EXPERIMENTS / "dlm/uniform.yaml", ["training.steps=30"])
     assert said.endswith("set schedule.warmup to 3, or training.steps above 100.")
 
 
 def test_null_samples_are_none():
     experiment = load_experiment(
-        FOLDER / "digits/dit.yaml", ["evaluation.quality=null", "evaluation.samples=null"]
+        EXPERIMENTS / "digits/dit.yaml", ["evaluation.quality=null", "evaluation.samples=null"]
     )
     assert (experiment.evaluation.quality, experiment.evaluation.samples) == (0, 0)
 

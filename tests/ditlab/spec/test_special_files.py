@@ -19,7 +19,6 @@ SPECIAL = {
     "pipe": "cannot be read as text (a named pipe, no plain file)",
     "folder": "cannot be read as text (a folder, no plain file)",
     "device": "cannot be read as text (a device, no plain file)",
-    "itself": "cannot be read as text (a link in a circle)",
     "ring": "cannot be read as text (a link in a circle)",
     "socket": "cannot be read as text (no plain file)",
     "huge": "cannot be read as text (1,099,511,627,776 bytes, more than 262,144)",
@@ -39,7 +38,6 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     for link, target in (
         ("device", "/dev/zero"),
-        ("itself", "itself"),
         ("ring", "gnir"),
         ("gnir", "ring"),
     ):
@@ -54,7 +52,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def refusal(load, path) -> str:
+def refusal(load, path):
     start = time.monotonic()
     with pytest.raises(UserError) as error:
         load(path)

@@ -3,10 +3,7 @@ refusals.
 """
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,10 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from ditlab.api.training import plan_training, train
 from ditlab.engine.distributed import single_process
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.runs.launch import weights_of
-from ditlab.spec.experiment import Experiment
 from ditlab.tracking.journal import read_content, recorded_dataset
 from ditlab.training.export import export_weights
 from ditlab.training.hooks import StepHook
@@ -35,7 +30,7 @@ from support.trainings.workers import Recorder, newest, tiny, train_here, traini
 
 
 @pytest.fixture(scope="module")
-def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def export(tmp_path_factory):
     """An export of `tiny` after a step. Leave it as it is."""
     folder = tmp_path_factory.mktemp("weights")
     train_here(tiny(training__steps=1), folder / "home", folder / "checkpoints")
@@ -46,11 +41,11 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class FirstState(StepHook):
     """Keeps the state before the first step."""
 
-    def attempt_begun(self, stepper: Any, memory: Any, saved: Mapping[str, str]) -> None:
+    def attempt_begun(self, stepper, memory, saved):
         self.state = CopiedState.of(stepper.state)
 
 
-def first_state(experiment: Experiment, folder: Path) -> CopiedState:
+def first_state(experiment, folder):
     run, seen = training_run(experiment, folder / "home", folder / "checkpoints"), FirstState()
     run = replace(run, weights=InitialWeights(experiment.model, run.home, {}))
     with single_process(False) as rank:
@@ -82,7 +77,7 @@ def test_a_run_records_its_weights_and_goes_on_without_them(export, tmp_path, mo
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     place = tmp_path / "place"
     shutil.copytree(export, place)
-    said: list[str] = []
+    said = []
     spec = small(
         training__steps=2, checkpoint={"every": 1, "keep": 5}, model__init={"from": str(place)}
     )
@@ -149,9 +144,8 @@ def test_weights_that_do_not_fit_are_refused_before_a_run_exists(
 ):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     init = {**changes["model__init"], "from": changes["model__init"]["from"].format(export=export)}
-    with pytest.raises(UserError, match=said) as caught:
+    with refused(said):
         plan_training(small(**{**changes, "model__init": init}), local=True)
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "home" / "train").exists()
 
 
@@ -192,12 +186,3 @@ def test_a_fork_takes_no_published_weights():
         r"model\.init to null, or leave start out\."
     ):
         tiny().replace_all({"model.init": {"from": "x"}, "start": {"run": "abc", "step": 1}})
-
-
-def test_specs_without_published_weights_are_what_they_were():
-    """The field is left out of the content hash where it is null, and counts where it is not."""
-    spec = tiny()
-    assert spec.to_dict()["model"]["init"] is None
-    other = spec.replace("model.init", {"from": "x"})
-    assert spec.content_hash() == "0ee1eb77b1c0eac0" and other.content_hash() != spec.content_hash()
-    assert other.replace("model.init", None).content_hash() == spec.content_hash()

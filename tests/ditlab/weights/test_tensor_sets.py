@@ -46,8 +46,7 @@ def taken(content, wanted="auto"):
         (
             {"model": OWN, "ema": {"shadow_params": LIST[:1]}},
             0,
-            "its `model`, not its `ema.shadow_params`, which has tensors without names (1) that "
-            "fit no other set",
+            "its `model`, not its `ema.shadow_params`, which has tensors without names (1) that fit no other set",
         ),
         ({"model": OWN, "ema": LEARNT}, 1, "not its `model` (with 1 buffer of its `model`)"),
         (
@@ -57,8 +56,7 @@ def taken(content, wanted="auto"):
                 | {"model_ema.decay": torch.tensor(0.9)}
             },
             1,
-            "its `state_dict.model_ema`, not its `state_dict` (with names and 1 buffer of its "
-            "`state_dict`)",
+            "its `state_dict.model_ema`, not its `state_dict` (with names and 1 buffer of its `state_dict`)",
         ),
         (
             under("online_model", OWN) | under("ema_model", AVERAGE) | {"step": torch.tensor(3)},
@@ -107,15 +105,13 @@ def nested(levels):
         (
             {"ema_1": AVERAGE, "ema_2": AVERAGE},
             "auto",
-            "holds 2 averages (ema_1, ema_2), and nothing says which is meant; choose one by "
-            "model.init.weights=NAME",
+            "holds 2 averages (ema_1, ema_2), and nothing says which is meant; choose one by model.init.weights=NAME",
         ),
         ({"G": OWN, "D": OWN}, "auto", "holds 2 sets of tensors (G, D), and nothing says"),
         ({"model": OWN}, "ema", "has no set of tensors 'ema' (model.init.weights), but model;"),
         (holding_itself(), "auto", "holds a mapping that holds itself"),
         (nested(20), "auto", "holds more than 8 levels of mappings"),
         ({"optimizer": {"state": OWN}}, "auto", "holds no tensors by name"),
-        ({"model": None}, "auto", "holds no tensors by name"),
     ],
 )
 def test_what_nothing_says_is_asked(content, wanted, said):

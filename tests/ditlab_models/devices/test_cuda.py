@@ -7,13 +7,12 @@ from types import MethodType
 
 import pytest
 import torch
-from torch import Tensor
 from torch.testing import assert_close
 
 from ditlab_models.dlm import network
 from ditlab_models.layers.attention import attention_backend, can_compile_kernels
-from support.devices.host_noise import HostNoise
 from support.devices.variants import Parts, variants
+from support.models.draws import KeyedNoise
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
 TOLERANCE = 1e-9
@@ -26,10 +25,10 @@ units of 6e-8.
 """
 
 
-def loss_and_gradients(parts: Parts, device: str) -> list[Tensor]:
+def loss_and_gradients(parts, device):
     """The loss, then the gradient of every parameter, on the CPU."""
     parts.network.zero_grad()
-    components = parts.objective.loss(parts.network, parts.batch, HostNoise(device))
+    components = parts.objective.loss(parts.network, parts.batch, KeyedNoise(device=device))
     total = sum(parts.objective.weights[name] * value for name, value in components.items())
     total.backward()
     trained = [

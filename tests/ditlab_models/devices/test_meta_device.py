@@ -2,21 +2,18 @@
 read.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-
 import pytest
 import torch
 
 from ditlab_models.contract import PreparingObjective, Prompt, RealRows, SampleRequest
-from support.devices.host_noise import HostNoise
-from support.devices.meta_device import META, AllowedRead, DeviceError, MetaDevice, MetaNoise, Seen
+from support.devices.meta_device import META, AllowedRead, DeviceError, MetaDevice, MetaNoise
 from support.devices.reference_flex import use_reference_flex
 from support.devices.variants import BATCH, SIDE, Parts, text_codec, variants
+from support.models.draws import KeyedNoise
 
 CONSTANT = "tensors.py:Constant.on"
 """Place that copies a constant to the device, once a run."""
-READS: dict[str, AllowedRead] = {
+READS = {
     "processes/draws.py:draw_seeds": AllowedRead(
         "once a sampling run: each sample has a seed", lambda _: 1
     ),
@@ -46,7 +43,7 @@ READS: dict[str, AllowedRead] = {
 of the held-out batch, never of a loss or a sampler's step."""
 
 
-def first_of_each(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def first_of_each(rows):
     """One row of each family: operations on this device take a millisecond each."""
     return list({name: (name, *rest) for name, *rest in reversed(list(rows))}.values())
 
@@ -58,7 +55,6 @@ def first_of_each(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         pytest.param(list(variants()), torch.float32, marks=pytest.mark.slow),
         pytest.param(list(variants()), torch.bfloat16, marks=pytest.mark.slow),
     ],
-    ids=["a variant each", "all", "bf16"],
 )
 def test_training_and_held_out_metrics(rows, dtype):
     for name, model, objective in rows:
@@ -86,7 +82,7 @@ def test_training_and_held_out_metrics(rows, dtype):
         assert not transfers, (shown, transfers)
 
 
-def prepared(parts: Parts) -> dict[str, torch.Tensor]:
+def prepared(parts):
     """What the platform adds to a batch, from rows on the host."""
     if not isinstance(parts.objective, PreparingObjective):
         return {}
@@ -96,7 +92,7 @@ def prepared(parts: Parts) -> dict[str, torch.Tensor]:
     }
     return {
         name: values.to(META)
-        for name, values in parts.objective.prepare(host, HostNoise("cpu")).items()
+        for name, values in parts.objective.prepare(host, KeyedNoise()).items()
     }
 
 
@@ -116,9 +112,7 @@ def test_attention_by_tiles(monkeypatch):
         assert not mode.seen.transfers, (model, mode.seen.transfers)
 
 
-def samplers() -> Iterator[
-    tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]
-]:
+def samplers():
     """Yield (family, model, objective, sampling, request) such that every option is there with each
     value once.
     """
@@ -153,7 +147,7 @@ def samplers() -> Iterator[
     yield "pixelhdm", {"positions": "learned"}, {}, {}, negative
 
 
-def request_of(parts: Parts, asked: Mapping[str, Any]) -> SampleRequest:
+def request_of(parts, asked):
     """A request, with tensors of the device where real ones would be there."""
     made = dict(asked)
     if "rows" in made:
@@ -170,9 +164,7 @@ def request_of(parts: Parts, asked: Mapping[str, Any]) -> SampleRequest:
     return SampleRequest(**made)
 
 
-def draw(
-    parts: Parts, sampling: Mapping[str, Any], asked: Mapping[str, Any], steps: int, injected: bool
-) -> Seen:
+def draw(parts, sampling, asked, steps, injected):
     """Draw samples in a number of steps; return what a GPU would have been asked for."""
     name = parts.family.name
     sizes = {"height": SIDE, "width": SIDE} if name == "pixelhdm" else {}
@@ -197,7 +189,6 @@ def draw(
 @pytest.mark.parametrize(
     "rows",
     [first_of_each(samplers()), pytest.param(list(samplers()), marks=pytest.mark.slow)],
-    ids=["a sampler each", "all"],
 )
 def test_samplers(rows):
     """Reads and copies from the host do not grow with the steps."""

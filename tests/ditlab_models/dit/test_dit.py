@@ -8,14 +8,15 @@ from torch.testing import assert_close
 
 from ditlab_models.dit.family import FAMILY
 from ditlab_models.dit.spec import DiTSpec
-from ditlab_models.layers.embeddings import table_2d
+from support.models.draws import perturb
+from support.models.figure_networks import DIT
 
-SMALL = {"image_size": 8, "patch_size": 2, "width": 32, "depth": 2, "num_heads": 4}
+SMALL = {**DIT, "patch_size": 2}
 
 
-@pytest.mark.parametrize("adaln", ["scale_shift", "zero"])
-def test_untrained_network_predicts_zero(adaln):
-    network = FAMILY.build_network(DiTSpec(adaln=adaln, num_classes=10, **SMALL))
+@pytest.mark.parametrize("changes", [{}, {"adaln": "zero"}, {"variance_channels": "unused"}])
+def test_untrained_network_predicts_zero(changes):
+    network = FAMILY.build_network(DiTSpec(num_classes=10, **SMALL, **changes))
     out = network(torch.randn(4, 1, 8, 8), torch.rand(4), torch.arange(4))
     assert torch.equal(out, torch.zeros(4, 1, 8, 8))
 
@@ -27,10 +28,9 @@ def test_untrained_adaln_zero_blocks_are_the_identity():
         assert torch.equal(block(tokens, condition), tokens)
 
 
-def test_block_without_gates_as_written_in_the_paper(perturb):
+def test_block_without_gates_as_written_in_the_paper():
     """x + attention(modulated norm), then x + MLP(modulated norm)."""
-    network = FAMILY.build_network(DiTSpec(**SMALL)).double()
-    perturb(network)
+    network = perturb(FAMILY.build_network(DiTSpec(**SMALL)).double())
     block = network.blocks[0]
     x, condition = torch.randn(2, 16, 32).double(), torch.randn(2, 128).double()
     expected = x
@@ -42,12 +42,6 @@ def test_block_without_gates_as_written_in_the_paper(perturb):
             normed * (1 + modulation.scale[:, None]) + modulation.shift[:, None]
         )
     assert_close(block(x, condition), expected)
-
-
-def test_positions_are_the_fixed_table_and_no_parameter():
-    network = FAMILY.build_network(DiTSpec())
-    assert torch.equal(network.positions.values(torch.float32), table_2d(7, 7, 256))
-    assert not any("positions" in name for name in network.state_dict())
 
 
 def test_tokens_lie_in_memory_one_after_another():
@@ -66,7 +60,7 @@ def test_positions_of_a_double_network_have_all_digits(through):
     assert_close(added[0], exact, rtol=0, atol=2e-15)
 
 
-def position(index: int, width: int) -> list[float]:
+def position(index, width):
     """Closed form of a row of the 4 x 4 table, in Python's float64."""
     quarter = width // 4
     omega = [10000 ** (-i / (quarter - 1)) for i in range(quarter)]

@@ -10,8 +10,9 @@ from ditlab_models.dlm.family import FAMILY
 from ditlab_models.dlm.network import TokenNoise, document_numbers
 from ditlab_models.dlm.spec import DLMObjectiveSpec, DLMSpec
 from ditlab_models.processes.specs import TokenNoiseSchedule
-from support.models.draws import seeded
+from support.models.draws import KeyedNoise, seeded
 from support.models.plain_dlm import plain_forward, recompute
+from support.models.small_networks import small_dlm
 
 END, V = 10, 11
 ROWS = torch.tensor(
@@ -44,7 +45,7 @@ def test_a_document_ends_with_its_end_token():
 
 
 @pytest.mark.parametrize("block_size", [None, 3, 4])
-def test_as_written_on_the_page(small_dlm, block_size):
+def test_as_written_on_the_page(block_size):
     network, documents = small_dlm(block_size=block_size), document_numbers(ROWS, END)
     block = torch.arange(12) // (block_size or 12)
     for row in range(2):
@@ -59,7 +60,7 @@ def test_as_written_on_the_page(small_dlm, block_size):
 @pytest.mark.parametrize("checkpointed", [False, True])
 @pytest.mark.parametrize("block_size", [None, 4])
 def test_losses_and_gradients_are_the_sums_of_those_of_the_documents_alone(
-    small_dlm, block_size, checkpointed
+    block_size, checkpointed
 ):
     network, noise = small_dlm(block_size=block_size), noise_of(block_size)
     if checkpointed:
@@ -78,7 +79,7 @@ def test_losses_and_gradients_are_the_sums_of_those_of_the_documents_alone(
         assert_close(gradients[name], parameter.grad, rtol=1e-5, atol=1e-9, msg=name)
 
 
-def test_the_objective_numbers_documents_by_the_clean_tokens(keyed_noise):
+def test_the_objective_numbers_documents_by_the_clean_tokens():
     """Noise moves end tokens; documents are what they are."""
 
     class Recorder(nn.Module):
@@ -94,7 +95,7 @@ def test_the_objective_numbers_documents_by_the_clean_tokens(keyed_noise):
         text = TextCodec(**{**vars(CODEC), "packing": packing})
         objective = FAMILY.build_objective(DLMObjectiveSpec(), model, text)
         for compute in (objective.loss, objective.metrics):
-            compute(network, {"tokens": ROWS}, keyed_noise(0))
+            compute(network, {"tokens": ROWS}, KeyedNoise(0))
             assert (
                 expected is None
                 if network.documents is None
@@ -104,7 +105,7 @@ def test_the_objective_numbers_documents_by_the_clean_tokens(keyed_noise):
 
 
 @pytest.mark.slow
-def test_forward_pass_is_one_graph(small_dlm):
+def test_forward_pass_is_one_graph():
     network, documents = small_dlm(block_size=4, depth=1), document_numbers(ROWS, END)
     compiled = torch.compile(network, fullgraph=True, backend="eager")
     assert_close(

@@ -10,6 +10,7 @@ from ditlab_models.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingS
 from ditlab_models.figures import Text
 from support.models.draws import seeded
 from support.models.letters import letters
+from support.models.small_networks import small_dlm
 
 
 def shown(network, text, **sampling):
@@ -23,7 +24,7 @@ def shown(network, text, **sampling):
     return figure.panels, samples, sampler
 
 
-def test_samples_are_decoded_and_the_first_has_frames(small_dlm):
+def test_samples_are_decoded_and_the_first_has_frames():
     text = letters()
     (samples_panel, frames_panel), samples, _ = shown(small_dlm(), text)
     assert samples_panel.title == "Samples"
@@ -33,12 +34,12 @@ def test_samples_are_decoded_and_the_first_has_frames(small_dlm):
     assert frames_panel.passages[-1] == f"[sigma 0] {samples_panel.passages[0]}"
 
 
-def test_without_a_tokeniser_token_ids_are_shown(small_dlm):
+def test_without_a_tokeniser_token_ids_are_shown():
     (samples_panel, _), samples, _ = shown(small_dlm(), None)
     assert samples_panel.passages[1] == " ".join(str(token) for token in samples.values[1].tolist())
 
 
-def test_frames_of_blocks_leave_out_later_blocks(small_dlm):
+def test_frames_of_blocks_leave_out_later_blocks():
     (_, frames_panel), samples, _ = shown(
         small_dlm(block_size=4), letters(), block=BlockSampling(), steps=1
     )
@@ -47,7 +48,7 @@ def test_frames_of_blocks_leave_out_later_blocks(small_dlm):
 
 
 @pytest.mark.parametrize("block_size", [None, 640])
-def test_long_frames_are_cut(small_dlm, block_size):
+def test_long_frames_are_cut(block_size):
     """Long frames show their beginning, or in blocks their end."""
     block = None if block_size is None else BlockSampling()
     network = small_dlm(length=1280, block_size=block_size)
@@ -59,6 +60,6 @@ def test_long_frames_are_cut(small_dlm, block_size):
     )
 
 
-def test_samples_without_frames_are_shown_alone(small_dlm):
+def test_samples_without_frames_are_shown_alone():
     _, samples, sampler = shown(small_dlm(), letters())
     assert len(sampler.show(dataclasses.replace(samples, fields={})).panels) == 1

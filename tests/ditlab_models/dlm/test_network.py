@@ -10,6 +10,7 @@ from ditlab_models.processes.score_entropy import LossTargets
 from support.models.draws import seeded
 from support.models.plain_dlm import plain_forward
 from support.models.results import Results
+from support.models.small_networks import small_dlm
 
 SIGMA = torch.tensor([0.001, 0.1, 1.0])
 
@@ -46,7 +47,7 @@ def test_initial_weights():
 
 
 @pytest.mark.parametrize("block_size", [None, 4])
-def test_as_written_on_the_page(small_dlm, tokens, block_size):
+def test_as_written_on_the_page(tokens, block_size):
     network = small_dlm(block_size=block_size)
     block = torch.arange(12) // 4
     mask = None if block_size is None else block[None] <= block[:, None]
@@ -55,17 +56,15 @@ def test_as_written_on_the_page(small_dlm, tokens, block_size):
     assert_close(network(tokens, sigma), expected, rtol=1e-10, atol=1e-12)
 
 
-def test_noise_levels_by_sample_segment_and_token_agree_where_they_are_constant(small_dlm, tokens):
+def test_noise_levels_by_sample_segment_and_token_agree_where_they_are_constant(tokens):
     network = small_dlm()
     for sigma in (SIGMA.double(), torch.tensor([[0.1, 0.2, 0.9]]).expand(3, 3).double()):
         by_token = sigma.view(3, -1).repeat_interleave(12 // sigma.view(3, -1).shape[1], dim=1)
         assert_close(network(tokens, sigma), network(tokens, by_token), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("block_size", [None, 4])
-def test_losses_count_by_weight(small_dlm, tokens, block_size):
-    network = small_dlm(block_size=block_size)
-    losses = network(tokens, SIGMA, some_targets(tokens))
+def test_losses_count_by_weight(tokens):
+    losses = small_dlm(block_size=4)(tokens, SIGMA, some_targets(tokens))
     assert losses.per_token.shape == (3, 12) and not losses.per_token.requires_grad
     assert_close(losses.total.double(), 0.5 * losses.per_token.sum().double())
 
@@ -87,6 +86,6 @@ def test_log_scores_are_in_memory_once_and_attention_matrices_not_at_all(block_s
     assert large[0].dtype == torch.bfloat16
 
 
-def test_wide_noise_levels_stay_finite(small_dlm, tokens):
+def test_wide_noise_levels_stay_finite(tokens):
     scores = small_dlm()(tokens, torch.tensor([1e-5, 20.0, 100.0]))
     assert scores.isfinite().all()

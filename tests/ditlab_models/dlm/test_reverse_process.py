@@ -23,14 +23,15 @@ from ditlab_models.dlm.spec import (
 )
 from ditlab_models.processes.score_entropy import expected_zero_score_entropy
 from ditlab_models.processes.specs import TokenNoiseSchedule
-from support.models.draws import seeded
+from support.models.draws import KeyedNoise, seeded
 from support.models.plain_score_entropy import Scores, V, zeros
 from support.models.results import Results
 from support.models.true_scores import PAIR, SUM, TrueScores, distance, every_sequence, noisy
 
+F64 = torch.float64
 WIDE = TokenNoiseSchedule(sigma_min=1e-3, sigma_max=30.0)
 LOUD = TokenNoiseSchedule(sigma_min=0.2, sigma_max=2.0)  # with noise to be taken away at t = 1e-5
-ONE = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+ONE = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=F64)
 
 
 def passes_of(noise=WIDE, score="log", **sampling):
@@ -48,14 +49,14 @@ def final_law(clean, passes, given=None):
         law = law * (states[:, place] == token)
     law = law / law.sum()
     for each in passes:
-        output = network(states, torch.full((len(states),), each.sigma, dtype=torch.float64))
+        output = network(states, torch.full((len(states),), each.sigma, dtype=F64))
         probabilities = each.probabilities(output.flatten(0, 1), states.flatten()).view(
             len(states), length, vocabulary
         )
         probabilities = (probabilities / probabilities.sum(-1, keepdim=True)).detach()
         for place, token in (given or {}).items():
-            probabilities[:, place] = torch.eye(vocabulary, dtype=torch.float64)[token]
-        kernel = torch.ones(len(states), len(states), dtype=torch.float64)
+            probabilities[:, place] = torch.eye(vocabulary, dtype=F64)[token]
+        kernel = torch.ones(len(states), len(states), dtype=F64)
         for place in range(length):
             kernel *= probabilities[:, place][:, states[:, place]]
         law = law @ kernel
@@ -76,7 +77,7 @@ def test_analytic_steps_recover_the_law_of_one_token_exactly(steps, kind):
 
 
 def test_the_last_step_removes_the_remaining_noise():
-    left = float(LOUD.sigma(torch.tensor(LAST_TIME, dtype=torch.float64)))
+    left = float(LOUD.sigma(torch.tensor(LAST_TIME, dtype=F64)))
     law = final_law(ONE, passes_of(solver="analytic", steps=3, noise=LOUD, denoise=False))
     assert distance(law, noisy(ONE, left)) < 1e-12 and distance(law, ONE) > 0.05
     for solver in ("euler", "analytic"):
@@ -107,11 +108,11 @@ def test_a_law_of_two_tokens_is_recovered_with_many_steps(solver, few, many):
 
 def test_euler_probabilities_are_never_negative():
     # 1, 3, 6
-    scores = torch.tensor([[0.0, 3.0, 6.0]], dtype=torch.float64).log().nan_to_num(neginf=0.0)
+    scores = torch.tensor([[0.0, 3.0, 6.0]], dtype=F64).log().nan_to_num(neginf=0.0)
     small = euler_probabilities(0.1, "log")(scores, torch.tensor([0]))
-    assert_close(small, torch.tensor([[0.7, 0.1, 0.2]], dtype=torch.float64))
+    assert_close(small, torch.tensor([[0.7, 0.1, 0.2]], dtype=F64))
     large = euler_probabilities(1.0, "log")(scores, torch.tensor([0]))  # one-hot + rate: -2, 1, 2
-    assert_close(large, torch.tensor([[0.0, 1.0, 2.0]], dtype=torch.float64))
+    assert_close(large, torch.tensor([[0.0, 1.0, 2.0]], dtype=F64))
 
 
 def test_categorical_draws_from_the_softmax_of_the_output():
@@ -120,14 +121,14 @@ def test_categorical_draws_from_the_softmax_of_the_output():
     """
     passes = passes_of(solver="categorical", steps=5, noise=LOUD)
     assert len(passes) == 5
-    left = float(LOUD.sigma(torch.tensor(LAST_TIME, dtype=torch.float64)))
+    left = float(LOUD.sigma(torch.tensor(LAST_TIME, dtype=F64)))
     assert passes[-1].sigma == pytest.approx(left) and passes[0].sigma == pytest.approx(2.0)
     assert distance(final_law(ONE, passes), noisy(ONE, left)) < 1e-12
 
 
 @pytest.mark.parametrize("probabilities_of", [euler_probabilities, analytic_probabilities])
 def test_a_softmax_score_is_read_as_the_score_itself(probabilities_of):
-    x, scores = torch.tensor([1]), torch.tensor([[0.2, 1.0, 0.3]], dtype=torch.float64)
+    x, scores = torch.tensor([1]), torch.tensor([[0.2, 1.0, 0.3]], dtype=F64)
     logits = (scores / 0.5).log().scatter(-1, x[:, None], 0.0)  # softmax: 0.2, 0.5, 0.3
     from_scores = probabilities_of(0.4, "log")(scores.log(), x)
     assert_close(probabilities_of(0.4, "softmax")(logits, x), from_scores)
@@ -162,8 +163,8 @@ def as_they_are(output, _x):
 
 def draw(probabilities, uniform):
     """Draw one token for each uniform number, all by the same probabilities."""
-    rows = torch.tensor(probabilities, dtype=torch.float64).expand(1, len(uniform), -1)
-    at = torch.tensor([uniform], dtype=torch.float64)
+    rows = torch.tensor(probabilities, dtype=F64).expand(1, len(uniform), -1)
+    at = torch.tensor([uniform], dtype=F64)
     return draw_tokens(as_they_are, rows, torch.zeros(1, len(uniform), dtype=torch.int64), at)[
         0
     ].tolist()
@@ -192,7 +193,7 @@ def test_tiny_probabilities_are_kept():
     output, x = torch.zeros(1, 3, GPT2), torch.full((1, 3), 7)
     first = (1e-4 / GPT2) * 3.5  # within the fourth token's probability
     last = 1 - (1e-4 / GPT2) * 2.5  # within those of the third from the end
-    uniform = torch.tensor([[first, 0.5, last]], dtype=torch.float64)
+    uniform = torch.tensor([[first, 0.5, last]], dtype=F64)
     assert draw_tokens(euler_probabilities(1e-4, "log"), output, x, uniform).tolist() == [
         [3, 7, GPT2 - 3]
     ]
@@ -205,7 +206,7 @@ def test_chunks_change_nothing(monkeypatch, entries):
         torch.randn(3, 10, 11, generator=generator),
         torch.randint(11, (3, 10), generator=generator),
     )
-    uniform = torch.rand(3, 10, generator=generator, dtype=torch.float64)
+    uniform = torch.rand(3, 10, generator=generator, dtype=F64)
     at_once = draw_tokens(euler_probabilities(0.5, "log"), output, x, uniform)
     monkeypatch.setattr(sampling, "CHUNK_ENTRIES", entries)
     assert torch.equal(draw_tokens(euler_probabilities(0.5, "log"), output, x, uniform), at_once)
@@ -221,7 +222,7 @@ def test_no_second_tensor_of_the_outputs_size_is_made(monkeypatch, solver, score
         "analytic": sampling.analytic_probabilities(0.1, score),
         "categorical": sampling.categorical_probabilities,
     }
-    uniform = torch.rand(2, 64, dtype=torch.float64)
+    uniform = torch.rand(2, 64, dtype=F64)
     with Results() as results:
         draw_tokens(probabilities[solver], output, x, uniform)
     known = output.untyped_storage().data_ptr()
@@ -248,13 +249,13 @@ def objective(time):
     return FAMILY.build_objective(DLMObjectiveSpec(noise=NOISE, time=time, time_min=0.0), model)
 
 
-@pytest.mark.parametrize("fields", BELLS, ids=str)
-def test_the_density_is_the_histogram_and_integrates_to_one(fields, keyed_noise):
+@pytest.mark.parametrize("fields", BELLS)
+def test_the_density_is_the_histogram_and_integrates_to_one(fields):
     time = BellTokenTime(**fields)
-    s = (torch.arange(100_000, dtype=torch.float64) + 0.5) / 100_000
+    s = (torch.arange(100_000, dtype=F64) + 0.5) / 100_000
     density = time.density(s)
     assert density.mean().item() == pytest.approx(1, abs=1e-3)
-    drawn = time.draw(keyed_noise(), (200_000, 1))
+    drawn = time.draw(KeyedNoise(), (200_000, 1))
     counts = torch.histc(drawn.s, 10, 0, 1).double() / 200_000
     assert torch.allclose(
         counts, density.view(10, -1).mean(1) / 10, atol=5 * math.sqrt(0.25 / 200_000)
@@ -263,21 +264,21 @@ def test_the_density_is_the_histogram_and_integrates_to_one(fields, keyed_noise)
     assert drawn.weight.double().mean().item() == pytest.approx(1, abs=0.03)
 
 
-@pytest.mark.parametrize("fields", BELLS, ids=str)
-def test_the_loss_is_the_integral_under_any_density(fields, keyed_noise):
+@pytest.mark.parametrize("fields", BELLS)
+def test_the_loss_is_the_integral_under_any_density(fields):
     """At log scores 0, whose loss by noise has a closed form; and without the division it is the
     density's mean.
     """
     num = 40_000
     x0 = torch.randint(V, (num, 4), generator=seeded())
     schedule = NOISE
-    t = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
+    t = (torch.arange(4000, dtype=F64) + 0.5) / 4000
     by_time = expected_zero_score_entropy(schedule.sigma(t), V) * schedule.rate(t)
-    found = objective(BellTokenTime(**fields)).loss(Scores(zeros), {"tokens": x0}, keyed_noise())
+    found = objective(BellTokenTime(**fields)).loss(Scores(zeros), {"tokens": x0}, KeyedNoise())
     assert found["score_entropy"].item() == pytest.approx(by_time.mean().item(), rel=0.03)
     assert found["unweighted"].item() == pytest.approx(
         expected_zero_score_entropy(schedule.sigma(t), V).mean().item(), rel=0.03
     )
     drawn = BellTokenTime(**fields, weighting="drawn")
-    found = objective(drawn).loss(Scores(zeros), {"tokens": x0}, keyed_noise())["score_entropy"]
+    found = objective(drawn).loss(Scores(zeros), {"tokens": x0}, KeyedNoise())["score_entropy"]
     assert found.item() == pytest.approx((by_time * drawn.density(t)).mean().item(), rel=0.03)

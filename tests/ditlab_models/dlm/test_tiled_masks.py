@@ -7,7 +7,6 @@ from types import MethodType
 
 import pytest
 import torch
-from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.nn.attention import flex_attention as torchs
 from torch.testing import assert_close
@@ -17,7 +16,7 @@ from ditlab_models.dlm.family import FAMILY
 from ditlab_models.dlm.network import TokenNoise, dense_mask, tiled_mask_of
 from ditlab_models.dlm.spec import DLMSpec
 from ditlab_models.layers import attention
-from ditlab_models.layers.attention import TILE, TiledMask, attention_backend
+from ditlab_models.layers.attention import TILE, attention_backend
 from ditlab_models.processes.specs import TokenNoiseSchedule
 from support.devices.reference_flex import use_reference_flex
 from support.models.draws import seeded
@@ -47,7 +46,7 @@ def reference(monkeypatch):
     network._tiles_of_blocks.cache_clear()
 
 
-def both_masks(block_size, copies, documents) -> tuple[TiledMask, Tensor]:
+def both_masks(block_size, copies, documents):
     """The tiles and the dense mask of one kind, the latter (samples, 1, S, S)."""
     dense = dense_mask(LENGTH, block_size, copies, documents, CPU)
     assert dense is not None
@@ -56,7 +55,7 @@ def both_masks(block_size, copies, documents) -> tuple[TiledMask, Tensor]:
     )
 
 
-def true_by_tile(dense: Tensor) -> Tensor:
+def true_by_tile(dense):
     """Number of true entries of each tile, padded with false ones: (samples, 1, tiles, tiles)."""
     missing = -dense.shape[-1] % TILE
     padded = torch.nn.functional.pad(dense, (0, missing, 0, missing))
@@ -81,7 +80,7 @@ def test_tiles_hold_the_dense_masks_true_entries(kind):
     assert (number == 0).any()
 
 
-def losses_of(model, x0: Tensor, end: int | None) -> Tensor:
+def losses_of(model, x0, end):
     noise = TokenNoise(TokenNoiseSchedule(), 11, model.spec.block_size, "log", end)
     draws = torch.rand(2, *x0.shape, generator=seeded(5))
     return noise.losses(
@@ -89,7 +88,7 @@ def losses_of(model, x0: Tensor, end: int | None) -> Tensor:
     ).total
 
 
-def model_of(block_size: int | None, length: int = 160) -> torch.nn.Module:
+def model_of(block_size, length=160):
     torch.manual_seed(0)
     spec = DLMSpec(
         length=length, vocabulary=11, depth=2, num_heads=2, width=32, block_size=block_size

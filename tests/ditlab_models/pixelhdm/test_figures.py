@@ -2,14 +2,14 @@
 
 import pytest
 
-from ditlab_models.figures import Figure, ImageGrid
+from ditlab_models.figures import ImageGrid
 from ditlab_models.pixelhdm.family import FAMILY
 from ditlab_models.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec
 from support.models.draws import seeded
 from support.models.figure_networks import figure_network
 
 
-def draw(kind: str, name: str = "pixelhdm-frozen", **sampling) -> Figure:
+def draw(kind, name="pixelhdm-frozen", **sampling):
     """Draw a kind with these settings of sampling."""
     made = figure_network(name)
     settings = PixelHDMSamplingSpec(**{"steps": 3, "height": 16, "width": 24, **sampling})

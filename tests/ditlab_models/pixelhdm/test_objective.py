@@ -10,7 +10,8 @@ from ditlab_models.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSpec
 from ditlab_models.processes.draws import batch_means
 from ditlab_models.processes.frequency_loss import YCBCR, frequency_error, frequency_weights
 from ditlab_models.processes.specs import UniformTime
-from support.models.draws import seeded
+from support.damage import refused
+from support.models.draws import KeyedNoise, seeded
 from support.models.pixelhdm_samplers import FROZEN
 
 FEATURE_WIDTH = 6
@@ -65,34 +66,34 @@ def zeros(x, t):
     return torch.zeros_like(x)
 
 
-def test_a_prediction_of_0_errs_by_the_velocitys_second_moment(keyed_noise):
+def test_a_prediction_of_0_errs_by_the_velocitys_second_moment():
     """1 + E[x^2]; and in YCbCr, for x = 0, by the squared lengths of its rows, as noise has all
     frequencies alike.
     """
     batch = batch_of(64, 32, 32)
-    found = objective().loss(Answers(zeros), batch, keyed_noise())
+    found = objective().loss(Answers(zeros), batch, KeyedNoise())
     assert found["velocity"].item() == pytest.approx(
         1 + batch["image"].square().mean().item(), rel=0.01
     )
     batch["image"] = torch.zeros_like(batch["image"])
-    found = objective().loss(Answers(zeros), batch, keyed_noise())
+    found = objective().loss(Answers(zeros), batch, KeyedNoise())
     assert found["frequency"].item() == pytest.approx(
         torch.tensor(YCBCR).square().sum(1).mean().item(), rel=0.01
     )
 
 
-def test_components_are_those_of_the_velocity_at_z_t(keyed_noise):
+def test_components_are_those_of_the_velocity_at_z_t():
     """z_t = t x + (1 - t) eps, from the named draws; an image predicted is the velocity (x - z_t) /
     (1 - t).
     """
-    batch, source = batch_of(), keyed_noise()
+    batch, source = batch_of(), KeyedNoise()
     image, noise = batch["image"], source.normal("noise", batch["image"].shape)
     t = 0.05 + 0.9 * source.normal("time", (4,)).sigmoid()
     wide = t.view(-1, 1, 1, 1)
     for prediction in ("velocity", "image"):
         network = Answers(lambda x, t: x.sin())
         built = objective(prediction=prediction, frequency={"quality": 50})
-        found = built.loss(network, batch, keyed_noise())
+        found = built.loss(network, batch, KeyedNoise())
         ((z_t, times, condition, _, after),) = network.calls
         assert_close(times, t)
         assert_close(z_t, wide * image + (1 - wide) * noise)
@@ -103,12 +104,12 @@ def test_components_are_those_of_the_velocity_at_z_t(keyed_noise):
         assert_close(found["frequency"], frequency_error(velocity, target, frequency_weights(50)))
 
 
-def test_a_share_of_samples_loses_its_text_in_training_alone(keyed_noise):
+def test_a_share_of_samples_loses_its_text_in_training_alone():
     batch = batch_of(4000, 8, 8, features=False)
     network = Answers(zeros)
-    objective().loss(network, batch, keyed_noise())
-    objective(model(condition_dropout=0.0)).loss(network, batch, keyed_noise())
-    objective().metrics(network, batch, keyed_noise())
+    objective().loss(network, batch, KeyedNoise())
+    objective(model(condition_dropout=0.0)).loss(network, batch, KeyedNoise())
+    objective().metrics(network, batch, KeyedNoise())
     dropped, kept, *held_out = [keep for _, _, _, keep, _ in network.calls]
     assert dropped.dtype == torch.bool and dropped.float().mean().item() == pytest.approx(
         0.9, abs=0.015
@@ -124,21 +125,21 @@ def test_features_retire():
     assert list(objective(weights={"alignment": 0.0}).retired_fields(10**6)) == []
 
 
-def test_without_features_the_rest_goes_on_and_the_head_has_a_gradient_of_0(keyed_noise):
+def test_without_features_the_rest_goes_on_and_the_head_has_a_gradient_of_0():
     built = objective()
-    whole = built.loss(Answers(zeros), batch_of(), keyed_noise())
+    whole = built.loss(Answers(zeros), batch_of(), KeyedNoise())
     network = Answers(zeros)
-    found = built.loss(network, batch_of(features=False), keyed_noise())
+    found = built.loss(network, batch_of(features=False), KeyedNoise())
     assert found.keys() == {"velocity", "frequency"} and network.calls[0][4] is None
     assert all(torch.equal(value, whole[name]) for name, value in found.items())
     sum(found.values()).backward()
     assert all((each.grad == 0).all() for each in built.modules.parameters())
 
 
-def test_metrics_go_through_each_quarter_of_sampled_times_from_noise(keyed_noise):
+def test_metrics_go_through_each_quarter_of_sampled_times_from_noise():
     network = Answers(zeros)
     batch = batch_of(200, 8, 8)
-    objective(time=UniformTime()).metrics(network, batch, keyed_noise())
+    objective(time=UniformTime()).metrics(network, batch, KeyedNoise())
     assert len(network.calls) == 4
     for quarter, (z_t, t, *_) in enumerate(network.calls):
         assert 0.05 + 0.225 * quarter <= t.min() and t.max() < 0.05 + 0.225 * (quarter + 1) + 1e-6
@@ -150,36 +151,33 @@ def test_metrics_go_through_each_quarter_of_sampled_times_from_noise(keyed_noise
         assert z_t.square().mean().item() == pytest.approx(left.item(), rel=0.03)  # noise first
 
 
-def test_metrics_without_features_lack_alignment(keyed_noise):
-    found = batch_means(
-        objective().metrics(Answers(zeros), batch_of(features=False), keyed_noise())
-    )
+def test_metrics_without_features_lack_alignment():
+    found = batch_means(objective().metrics(Answers(zeros), batch_of(features=False), KeyedNoise()))
     assert "alignment" not in found and "frequency" in found
     plain = objective(weights={"alignment": 0.0})
     assert "alignment" not in plain.metric_names()
-    assert "alignment" not in batch_means(plain.metrics(Answers(zeros), batch_of(), keyed_noise()))
+    assert "alignment" not in batch_means(plain.metrics(Answers(zeros), batch_of(), KeyedNoise()))
 
 
-def test_images_of_no_whole_blocks_are_refused_where_the_loss_needs_them(keyed_noise):
+def test_images_of_no_whole_blocks_are_refused_where_the_loss_needs_them():
     spec = model(patch_size=4)
     batch = batch_of(2, 20, 24, spec)
-    with pytest.raises(
-        ValueError,
-        match=r"objective.weights.frequency=1 compares .* 20 x 24 .* to 0, or take images",
+    with refused(
+        r"objective.weights.frequency=1 compares .* 20 x 24 .* to 0, or take images", ValueError
     ):
         objective(spec).loss(
-            Answers(zeros), {**batch, "image_features": torch.zeros(2, 7, 6)}, keyed_noise()
+            Answers(zeros), {**batch, "image_features": torch.zeros(2, 7, 6)}, KeyedNoise()
         )
     without = objective(spec, weights={"frequency": 0.0, "alignment": 0.0})
-    assert set(without.loss(Answers(zeros), batch, keyed_noise())) == {"velocity"}
-    assert "frequency" not in batch_means(without.metrics(Answers(zeros), batch, keyed_noise()))
+    assert set(without.loss(Answers(zeros), batch, KeyedNoise())) == {"velocity"}
+    assert "frequency" not in batch_means(without.metrics(Answers(zeros), batch, KeyedNoise()))
     assert "frequency" not in without.metric_names()
 
 
-def test_features_of_other_patches_are_refused(keyed_noise):
+def test_features_of_other_patches_are_refused():
     batch = batch_of()
     batch["image_features"] = batch["image_features"][:, :-1]
-    with pytest.raises(
-        ValueError, match=r"image_features are of 5 patches, and images of 16 x 24 pixels have 6"
+    with refused(
+        r"image_features are of 5 patches, and images of 16 x 24 pixels have 6", ValueError
     ):
-        objective().loss(Answers(zeros), batch, keyed_noise())
+        objective().loss(Answers(zeros), batch, KeyedNoise())

@@ -10,15 +10,15 @@ from ditlab_models.pixelhdm.text_encoder import (
     TextEncoder,
     caption_bytes,
 )
+from support.models.draws import perturb
+from support.models.pixelhdm_samplers import LEARNED
 
 SPEC = PixelHDMSpec(width=32, num_heads=4, num_kv_heads=2, mrope_widths=(4, 2, 2), text_length=24)
 
 
 @pytest.fixture
-def encoder(perturb):
-    made = TextEncoder(SPEC)
-    perturb(made, std=0.1)
-    return made.double()
+def encoder():
+    return perturb(TextEncoder(SPEC), std=0.1).double()
 
 
 def test_captions_are_their_bytes_with_zeros_behind():
@@ -69,16 +69,6 @@ def test_an_empty_caption_is_finite_and_gives_finite_gradients(encoder):
 
 @pytest.mark.parametrize("caption", ["", "a red seven"])
 def test_a_dropped_caption_is_the_same_null_condition_as_with_a_frozen_encoder(caption):
-    network = FAMILY.build_network(
-        PixelHDMSpec(
-            width=32,
-            num_heads=4,
-            num_kv_heads=2,
-            mrope_widths=(4, 2, 2),
-            patch_depth=1,
-            pixel_depth=1,
-            text_encoder="learned",
-        )
-    )
+    network = FAMILY.build_network(PixelHDMSpec(**LEARNED))
     dropped = network.text({"caption": caption_bytes([caption], 24)}, torch.tensor([False]))
     assert not dropped.features.any() and not dropped.pooled.any() and dropped.mask.sum() == 1

@@ -5,7 +5,6 @@ loss against losses.
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.testing import assert_close
 
 from ditlab.inputs.noise import fixed_noise
@@ -15,7 +14,7 @@ from ditlab_models.processes.analytic_targets import (
     MarkovChain,
     score_entropy_excess,
 )
-from support.models.draws import seeded
+from support.models.draws import Answering, seeded
 from support.models.plain_score_entropy import score_entropy
 from support.models.true_scores import every_sequence, scores_of
 
@@ -26,7 +25,7 @@ CHAIN = MarkovChain(
 )
 
 
-def draw_points(num: int, generator: torch.Generator) -> torch.Tensor:
+def draw_points(num, generator):
     means = torch.from_numpy(MIXTURE.means)[torch.randint(3, (num,), generator=generator)]
     return means + MIXTURE.std * torch.randn(means.shape, generator=generator, dtype=torch.float64)
 
@@ -45,7 +44,7 @@ def test_expectations_of_a_mixture_are_integrals_over_the_data():
     assert_close(signal * data + spread * noise, x)
 
 
-def law_of_sequences(length: int) -> torch.Tensor:
+def law_of_sequences(length):
     """The chain's law, (V, ..., V)."""
     tokens = every_sequence(3, length)
     chances = torch.from_numpy(CHAIN.initial)[tokens[:, 0]]
@@ -78,17 +77,15 @@ def test_regret_of_scores_is_the_expected_score_entropy_above_the_true_scores():
     assert excess > 0.01
 
 
-class Perturbed(nn.Module):
+def perturbed(by):
     """The optimal velocity of the mixture, `by` too large in each coordinate."""
 
-    def __init__(self, by: float) -> None:
-        super().__init__()
-        self.by = nn.Parameter(torch.tensor(by))
-
-    def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    def velocity(x, t):
         time = t.double()[:, None]
         data, noise = MIXTURE.expectations(x.flatten(1), 1 - time, time)
-        return (noise - data).view_as(x) + self.by
+        return (noise - data).view_as(x) + by
+
+    return Answering(velocity)
 
 
 def test_regret_of_a_velocity_is_its_loss_above_the_optimum_on_the_same_draws():
@@ -99,11 +96,11 @@ def test_regret_of_a_velocity_is_its_loss_above_the_optimum_on_the_same_draws():
     batch = {"image": points.view(-1, 2, 1, 1)}
     assert objective.knows_optimum(MIXTURE) and not objective.knows_optimum(CHAIN)
     losses = [
-        objective.metrics(Perturbed(by), batch, fixed_noise(0, CPU))["velocity"]
+        objective.metrics(perturbed(by), batch, fixed_noise(0, CPU))["velocity"]
         for by in (0.3, 0.0)
     ]
     regrets = [
-        objective.excess_loss(Perturbed(by), MIXTURE, batch, fixed_noise(0, CPU))
+        objective.excess_loss(perturbed(by), MIXTURE, batch, fixed_noise(0, CPU))
         for by in (0.3, 0.0)
     ]
     assert_close(regrets[0], torch.full_like(regrets[0], 0.09), rtol=1e-4, atol=1e-6)

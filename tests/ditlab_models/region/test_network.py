@@ -7,22 +7,16 @@ from torch.testing import assert_close
 from ditlab_models.region.family import FAMILY
 from ditlab_models.region.spec import RegionSpec
 from ditlab_models.tensors import masked_rows, take_rows
-from support.models.draws import seeded
+from support.models.draws import perturb, seeded
 from support.models.plain_region import plain_forward
+from support.models.small_networks import region_spec
 
 CORRUPTIONS = ("mask", "ddpm")
 
 
-@pytest.fixture
-def made(region_spec, perturb):
-    """A perturbed network in float64, with changes to its spec by keyword."""
-
-    def make(**changes):
-        network = FAMILY.build_network(region_spec(**changes)).double()
-        perturb(network)
-        return network
-
-    return make
+def made(**changes):
+    """A perturbed network in float64, with changes to its spec."""
+    return perturb(FAMILY.build_network(region_spec(**changes)).double())
 
 
 @pytest.fixture
@@ -60,7 +54,7 @@ def test_initial_weights():
 @pytest.mark.parametrize("corruption", CORRUPTIONS)
 @pytest.mark.parametrize("positions", ["none", "sinusoidal"])
 @pytest.mark.parametrize("padded", [False, True])
-def test_as_written_on_the_page(made, inputs, windows, corruption, positions, padded):
+def test_as_written_on_the_page(inputs, windows, corruption, positions, padded):
     network = made(corruption=corruption, positions=positions)
     x, mask, t = inputs
     present = windows["present"] if padded else None
@@ -69,7 +63,7 @@ def test_as_written_on_the_page(made, inputs, windows, corruption, positions, pa
     assert_close(network(x, mask, t, present), expected, rtol=1e-6, atol=1e-7)
 
 
-def test_without_positions_all_masked_regions_get_one_prediction(made, inputs, windows):
+def test_without_positions_all_masked_regions_get_one_prediction(inputs, windows):
     """Without positions, masked regions are indistinguishable; the shipped small experiment has
     positions.
     """
@@ -81,9 +75,7 @@ def test_without_positions_all_masked_regions_get_one_prediction(made, inputs, w
 
 @pytest.mark.parametrize("corruption", CORRUPTIONS)
 @pytest.mark.parametrize("padded", [False, True])
-def test_savings_give_the_plain_predictions_and_gradients(
-    made, inputs, windows, corruption, padded
-):
+def test_savings_give_the_plain_predictions_and_gradients(inputs, windows, corruption, padded):
     network, (x, mask, t) = made(corruption=corruption, positions="sinusoidal"), inputs
     present = windows["present"] if padded else None
     mask[1] = False  # a window without a masked region

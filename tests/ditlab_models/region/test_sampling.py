@@ -5,32 +5,37 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.testing import assert_close
 
 from ditlab_models.contract import RealRows, SampleRequest
 from ditlab_models.region.family import FAMILY
-from ditlab_models.region.sampling import RegionSampler
 from ditlab_models.region.spec import BedMask, RandomMask, RegionObjectiveSpec, RegionSamplingSpec
-from support.models.draws import seeded
+from support.damage import refused
+from support.models.draws import Answering, seeded
+from support.models.small_networks import region_spec
 
 CONSTANT = 0.4
 
 
-def sampler(region_spec, corruption="mask", **changes) -> RegionSampler:
+def sampler(corruption="mask", **changes):
     return FAMILY.build_sampler(
         RegionSamplingSpec(**changes), region_spec(corruption=corruption), RegionObjectiveSpec()
     )
 
 
-def impute(made, rows, network=None, num=4, seed=0, **options):
-    """Draw `num` windows of the rows, by a constant network unless another is given."""
-    conditions = made.conditions(num, SampleRequest(rows=rows))
-    return made.sample(network or Constants(), conditions, num, seeded(seed), **options)
+def constant():
+    """A network that predicts one value everywhere."""
+    return Answering(lambda x, *_: torch.full_like(x, CONSTANT))
+
+
+def impute(made, rows, network=None, **options):
+    """Draw four windows of the rows, by a constant network unless another is given."""
+    conditions = made.conditions(4, SampleRequest(rows=rows))
+    return made.sample(network or constant(), conditions, 4, seeded(), **options)
 
 
 @pytest.fixture
-def rows(windows) -> RealRows:
+def rows(windows):
     """The windows with coordinates: region i of window w spans [1000 i, 1000 i + 400) of chromosome
     w % 2 + 1.
     """
@@ -52,7 +57,7 @@ def rows(windows) -> RealRows:
 def bed(tmp_path):
     """A mask by a BED file of this text."""
 
-    def make(text) -> BedMask:
+    def make(text):
         path = tmp_path / "ask.bed"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return BedMask(path=str(path))
@@ -60,37 +65,22 @@ def bed(tmp_path):
     return make
 
 
-class Constants(nn.Module):
-    """A network that predicts one value everywhere and records its timesteps."""
-
-    def __init__(self):
-        super().__init__()
-        self.value = nn.Parameter(torch.tensor(CONSTANT))
-        self.seen = []
-
-    def forward(self, x, mask, t, present, wanted):
-        self.seen.append((x, t))
-        return self.value.expand_as(x)
-
-
 @pytest.mark.parametrize(
     ("corruption", "solver"),
     [("mask", "predict"), ("ddpm", "predict"), ("ddpm", "ddpm"), ("ddpm", "ddim")],
 )
-def test_measured_regions_stay_and_masked_ones_are_the_networks(
-    region_spec, rows, corruption, solver
-):
-    made = sampler(region_spec, corruption, solver=solver, steps=7)
-    network = Constants()
+def test_measured_regions_stay_and_masked_ones_are_the_networks(rows, corruption, solver):
+    made = sampler(corruption, solver=solver, steps=7)
+    network = constant()
     samples = impute(made, rows, network, trajectory=True)
     mask, x = samples.conditions["mask"], rows.batch["regions"]
     assert mask.any() and not mask[~rows.batch["present"]].any()
     assert torch.equal(samples.values[~mask], x[~mask])
     assert_close(samples.values[mask], torch.full_like(samples.values[mask], CONSTANT))
-    for seen, _ in network.seen:
+    for seen, *_ in network.calls:
         # the network always gets measured regions unchanged
         assert torch.equal(seen[~mask], x[~mask])
-    calls = [int(t[0]) for _, t in network.seen]
+    calls = [int(t[0]) for _, _, t, *_ in network.calls]
     expected = {"predict": [0 if corruption == "mask" else 999]}.get(
         solver, [999, 832, 666, 500, 333, 166, 0]
     )
@@ -101,19 +91,19 @@ def test_measured_regions_stay_and_masked_ones_are_the_networks(
 
 
 @pytest.mark.parametrize("ratio", [0.2, 1.0])
-def test_the_share_of_masked_regions(region_spec, ratio):
-    made = sampler(region_spec, mask=RandomMask(ratio=ratio))
+def test_the_share_of_masked_regions(ratio):
+    made = sampler(mask=RandomMask(ratio=ratio))
     batch = {"regions": torch.zeros(200, 12, 7), "present": torch.ones(200, 12, dtype=torch.bool)}
-    mask = made.sample(Constants(), batch, 200, seeded()).conditions["mask"]
+    mask = made.sample(constant(), batch, 200, seeded()).conditions["mask"]
     assert mask.double().mean().item() == pytest.approx(ratio, abs=0.04)
 
 
-def test_a_bed_file_says_which_regions_are_imputed(region_spec, rows, bed):
+def test_a_bed_file_says_which_regions_are_imputed(rows, bed):
     asked = bed(
         "# mine\ntrack name=x\nchr1\t2399\t2400\tname\nchr1 5000 "
         "5001\nchr2\t9000\t99000\n\nchrX\t0\t10\n"
     )
-    made = sampler(region_spec, mask=asked)
+    made = sampler(mask=asked)
     # chr2's only window without padding reaches 11,400; the other ends at 8,400
     assert made.select_rows(rows).tolist() == [True, True, True, False]
     mask = made.conditions(4, SampleRequest(rows=rows))["mask"]
@@ -134,39 +124,39 @@ def test_a_bed_file_says_which_regions_are_imputed(region_spec, rows, bed):
         ("\ufeffchr1 2000 2100", [2]),  # a byte order mark is no chromosome's
     ],
 )
-def test_intervals_touch_regions_half_open(region_spec, rows, bed, intervals, expected):
-    mask = sampler(region_spec, mask=bed(intervals)).conditions(4, SampleRequest(rows=rows))["mask"]
+def test_intervals_touch_regions_half_open(rows, bed, intervals, expected):
+    mask = sampler(mask=bed(intervals)).conditions(4, SampleRequest(rows=rows))["mask"]
     assert mask[0].nonzero().flatten().tolist() == expected
 
 
-def test_intervals_that_meet_no_region_are_counted(region_spec, rows, bed):
+def test_intervals_that_meet_no_region_are_counted(rows, bed):
     """Intervals of chr1: one in two windows, one in a gap, one behind; padding at 0 and other
     chromosomes have none.
     """
     asked = bed("chr1 2000 2100\nchr1 400 1000\nchr1 99000 99100\nchr2 8000 9001\nchrX 0 10\n")
-    assert sampler(region_spec, mask=asked).note(rows) == (
+    assert sampler(mask=asked).note(rows) == (
         f"sampling.mask.path={asked.path}: 3 of 5 intervals meet no region of these windows, and "
         "nothing is imputed for them"
     )
-    said = sampler(region_spec, mask=bed("chrX 0 10\nchrY 0 10\n")).note(rows)
+    said = sampler(mask=bed("chrX 0 10\nchrY 0 10\n")).note(rows)
     assert "2 of 2 intervals meet no region" in said
     assert said.endswith("(intervals of chrX, chrY; windows of chr1, chr2)")
-    assert sampler(region_spec, mask=bed("chr1 2000 2100\n")).note(rows) == ""
-    assert sampler(region_spec).note(rows) == ""
+    assert sampler(mask=bed("chr1 2000 2100\n")).note(rows) == ""
+    assert sampler().note(rows) == ""
 
 
-def test_rows_without_coordinates(region_spec, rows, bed):
+def test_rows_without_coordinates(rows, bed):
     bare = replace(rows, columns={})
-    made = sampler(region_spec)
+    made = sampler()
     samples = impute(made, bare)
     assert list(made.table(samples, bare))[:3] == ["window", "masked", "motif-0"]
-    made = sampler(region_spec, mask=bed("chr1 2000 2100\n"))
+    made = sampler(mask=bed("chr1 2000 2100\n"))
     message = r"kind=bed finds regions .* these rows have no chromosome and no start"
-    with pytest.raises(ValueError, match=message):
+    with refused(message, ValueError):
         made.select_rows(bare)
 
 
-def test_figures_of_a_bed_masks_run_are_masked_by_chance(region_spec, windows, tmp_path):
+def test_figures_of_a_bed_masks_run_are_masked_by_chance(windows, tmp_path):
     spec = region_spec()
     made = FAMILY.build_sampler(
         RegionSamplingSpec(mask=BedMask(path=str(tmp_path / "gone.bed"))),
@@ -175,12 +165,12 @@ def test_figures_of_a_bed_masks_run_are_masked_by_chance(region_spec, windows, t
     )
     batch = {"regions": windows["regions"].float(), "present": windows["present"]}
     objective = FAMILY.build_objective(RegionObjectiveSpec(), spec)
-    drawn = objective.figures(Constants(), batch, made, seeded(), ["imputation"])
+    drawn = objective.figures(constant(), batch, made, seeded(), ["imputation"])
     ((kind, figure),) = drawn
     assert kind == "imputation" and np.isnan(figure.panels[1].values).any()
 
 
-def test_the_picture_says_where_a_window_has_one_prediction(region_spec, rows):
+def test_the_picture_says_where_a_window_has_one_prediction(rows):
     for changes, title in (
         ({}, "model.positions=none: one prediction for all masked regions of a window"),
         ({"positions": "sinusoidal"}, ""),
@@ -208,14 +198,14 @@ def test_the_picture_says_where_a_window_has_one_prediction(region_spec, rows):
         (b"\xff\xfe\x00", r"cannot be read \(it is no text; unpack it first\)"),
     ],
 )
-def test_bed_files_that_are_none(region_spec, rows, bed, content, message):
+def test_bed_files_that_are_none(rows, bed, content, message):
     mask = BedMask(path="/nowhere/ask.bed") if content is None else bed(content)
-    with pytest.raises(ValueError, match=message):
-        sampler(region_spec, mask=mask).conditions(1, SampleRequest(rows=rows))
+    with refused(message, ValueError):
+        sampler(mask=mask).conditions(1, SampleRequest(rows=rows))
 
 
-def test_the_table_has_a_row_a_region(region_spec, rows):
-    made = sampler(region_spec)
+def test_the_table_has_a_row_a_region(rows):
+    made = sampler()
     samples = impute(made, rows)
     table = made.table(samples, rows)
     assert {len(column) for column in table.values()} == {4 * 12 - 3}
@@ -233,9 +223,9 @@ def test_the_table_has_a_row_a_region(region_spec, rows):
     )
 
 
-def test_features_named_as_other_columns_are_kept_apart(region_spec, rows):
+def test_features_named_as_other_columns_are_kept_apart(rows):
     names = ["start", "masked", "A", "measured:A", "imputed:start", "window", "accessibility"]
-    made = sampler(region_spec)
+    made = sampler()
     samples = impute(made, rows)
     table = made.table(samples, replace(rows, names={"regions": names}))
     present = rows.batch["present"].numpy()
@@ -260,17 +250,17 @@ def test_features_named_as_other_columns_are_kept_apart(region_spec, rows):
     assert len(table) == 5 + 2 * 7
 
 
-def test_the_largest_accessibility_of_a_window_stands_beside_its_regions(region_spec, rows):
+def test_the_largest_accessibility_of_a_window_stands_beside_its_regions(rows):
     largest = np.array([2.0, 3.0, 5.0, 7.0])
     given = replace(rows, columns={**rows.columns, "largest_accessibility": largest})
-    made = sampler(region_spec)
+    made = sampler()
     samples = impute(made, given)
     table = made.table(samples, given)
     assert np.array_equal(table["largest_accessibility"], largest[table["window"]])
 
 
-def test_the_picture_shows_measured_masked_and_imputed_in_the_same_colours(region_spec, rows):
-    made = sampler(region_spec)
+def test_the_picture_shows_measured_masked_and_imputed_in_the_same_colours(rows):
+    made = sampler()
     samples = impute(made, rows)
     figure = made.show(samples)
     assert len(figure.panels) == 12 and figure.columns == 3

@@ -57,8 +57,7 @@ class MetaNoise:
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
         return torch.empty(*shape, device="meta")
 
-    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        return torch.empty(*shape, device="meta")
+    normal = uniform
 
 
 @dataclass

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ditlab_models.contract import BatchField, TextCodec
 from ditlab_models.families import families
+from support.models.pixelhdm_samplers import FROZEN
 
 BATCH, SIDE = 3, 16
 MODELS: dict[str, dict[str, Any]] = {
@@ -33,19 +34,11 @@ MODELS: dict[str, dict[str, Any]] = {
         "time_width": 6,
     },
     "pixelhdm": {
-        "width": 32,
+        **FROZEN,
         "pixel_width": 8,
-        "patch_size": 8,
         "patch_depth": 2,
-        "pixel_depth": 1,
-        "num_heads": 2,
-        "num_kv_heads": 1,
-        "bottleneck_width": 8,
-        "time_width": 8,
         "max_resolution": 32,
-        "mrope_widths": [4, 6, 6],
         "text_length": 6,
-        "text_depth": 1,
     },
 }
 

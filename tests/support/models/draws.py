@@ -14,6 +14,49 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+class KeyedNoise:
+    """A noise source: numbers depend on the seed and the name alone, on every device."""
+
+    def __init__(self, seed: int = 0, device: str = "cpu") -> None:
+        self.seed = seed
+        self.device = device
+        self.names: list[str] = []
+
+    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
+        return torch.rand(tuple(shape), generator=self._generator(name)).to(self.device)
+
+    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
+        return torch.randn(tuple(shape), generator=self._generator(name)).to(self.device)
+
+    def _generator(self, name: str) -> torch.Generator:
+        self.names.append(name)
+        key = hashlib.sha256(f"{self.seed}/{name}".encode()).digest()
+        return seeded(int.from_bytes(key[:7], "big"))
+
+
+def perturb(network: Any, std: float = 0.05) -> Any:
+    """The network, every parameter moved off its initial value, zeros included."""
+    generator = seeded(1)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(std * torch.randn(parameter.shape, generator=generator).to(parameter))
+    return network
+
+
+class Answering(nn.Module):
+    """A network whose output is a function of its inputs, which it records."""
+
+    def __init__(self, answer: Callable[..., Tensor], dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.answer = answer
+        self.anchor = nn.Parameter(torch.zeros((), dtype=dtype))
+        self.calls: list[tuple[Any, ...]] = []
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        self.calls.append(inputs)
+        return self.answer(*inputs, **named) + self.anchor
+
+
 class RowKeyedNoise:
     """Fixed draws of rows `first`, `first` + 1, ...: each row's depend on its number and the name
     alone.
@@ -21,21 +64,15 @@ class RowKeyedNoise:
 
     def __init__(self, first: int) -> None:
         self.first = first
-        self._seeded = torch.Generator()
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
-        return self._by_row(torch.rand, name, shape)
+        return torch.stack([row.uniform(name, shape[1:]) for row in self._rows(shape[0])])
 
     def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        return self._by_row(torch.randn, name, shape)
+        return torch.stack([row.normal(name, shape[1:]) for row in self._rows(shape[0])])
 
-    def _by_row(self, draw: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
-        rows = []
-        for row in range(self.first, self.first + shape[0]):
-            key = hashlib.sha256(f"{name}/{row}".encode()).digest()
-            generator = self._seeded.manual_seed(int.from_bytes(key[:7], "big"))
-            rows.append(draw(tuple(shape[1:]), generator=generator))
-        return torch.stack(rows)
+    def _rows(self, num: int) -> list[KeyedNoise]:
+        return [KeyedNoise(row) for row in range(self.first, self.first + num)]
 
 
 def check_halves(

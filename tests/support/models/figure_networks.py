@@ -13,7 +13,7 @@ from ditlab_models.contract import ModelSpec, TextCodec
 from ditlab_models.families import families
 from ditlab_models.figures import Figure
 from ditlab_models.pixelhdm.text_encoder import caption_bytes
-from support.models.draws import seeded
+from support.models.draws import perturb, seeded
 from support.models.letters import letters
 from support.models.pixelhdm_samplers import FROZEN, LEARNED, encode
 
@@ -109,11 +109,7 @@ def figure_network(name: str, std: float = 0.05) -> FigureNetwork:
     text: TextCodec | None = None
     if family_name == "dlm":
         text = replace(letters(), bytes_per_token=1.0)
-    network = family.build_network(spec)
-    generator = seeded(1)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.add_(std * torch.randn(parameter.shape, generator=generator))
+    network = perturb(family.build_network(spec), std)
     objective = family.build_objective(objective_spec, spec, text)
     sampler = family.build_sampler(
         family.sampling_of(type(objective_spec)).model_validate(sampling),
@@ -121,7 +117,7 @@ def figure_network(name: str, std: float = 0.05) -> FigureNetwork:
         objective_spec,
         text,
     )
-    return FigureNetwork(spec, network, objective, sampler, _batch(spec, generator))
+    return FigureNetwork(spec, network, objective, sampler, _batch(spec, seeded(2)))
 
 
 def _batch(spec: Any, generator: torch.Generator) -> dict[str, Tensor]:

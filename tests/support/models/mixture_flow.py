@@ -3,14 +3,13 @@ network's is, and known.
 """
 
 import torch
-from torch import Tensor
 
 from ditlab_models.processes.flow import gaussian_velocity
 
 STD = 0.5
 
 
-def mixture_velocity(x: Tensor, t: Tensor) -> Tensor:
+def mixture_velocity(x, t):
     """The exact velocity, data at t = 0 and noise at t = 1."""
     time = float(t)
     variance = (1 - time) ** 2 * STD**2 + time**2
@@ -19,12 +18,12 @@ def mixture_velocity(x: Tensor, t: Tensor) -> Tensor:
     return gaussian_velocity(x, time, torch.tanh((1 - time) / variance * x), STD)
 
 
-def velocity_to_mixture(x: Tensor, t: Tensor) -> Tensor:
+def velocity_to_mixture(x, t):
     """The exact velocity, noise at t = 0 and data at t = 1."""
     return -mixture_velocity(x, 1 - t)
 
 
-def carried(x: Tensor, start: float, end: float) -> Tensor:
+def carried(x, start, end):
     """Points x at time `start` where the flow takes them by time `end`, noise at t = 1; float64, to
     1e-12.
 
@@ -39,6 +38,6 @@ def carried(x: Tensor, start: float, end: float) -> Tensor:
     return low
 
 
-def _share_below(x: Tensor, t: float) -> Tensor:
+def _share_below(x, t):
     mean, std = 1 - t, ((1 - t) ** 2 * STD**2 + t**2) ** 0.5
     return (torch.special.ndtr((x + mean) / std) + torch.special.ndtr((x - mean) / std)) / 2

@@ -3,19 +3,16 @@
 from functools import partial
 
 import torch
-from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 
-def recompute(network) -> None:
+def recompute(network):
     """Recompute the activations of a network's checkpointed modules in its backward pass."""
     for module in network.checkpointed_modules():
         module.forward = partial(checkpoint, module.forward, use_reentrant=False)
 
 
-def plain_forward(
-    network, x: Tensor, sigma: Tensor, mask: Tensor | None = None, positions: Tensor | None = None
-):
+def plain_forward(network, x, sigma, mask=None, positions=None):
     """Log scores (B, T, V) from the weights of a `DLM`: x (B, T), sigma (B, T), mask (T, T) bool,
     positions (T,).
     """
@@ -34,7 +31,7 @@ def plain_forward(
     return scores * (x[..., None] != torch.arange(spec.vocabulary))
 
 
-def plain_condition(network, sigma: Tensor) -> Tensor:
+def plain_condition(network, sigma):
     """SiLU(W2 SiLU(W1 [cos, sin] + b1) + b2), (B, T) -> (B, T, C)."""
     half = network.spec.time_width // 2
     omega = torch.tensor([10000.0 ** (-i / half) for i in range(half)], dtype=torch.float64)
@@ -44,9 +41,7 @@ def plain_condition(network, sigma: Tensor) -> Tensor:
     return silu(h @ out.weight.T + out.bias)
 
 
-def plain_block(
-    block, h: Tensor, condition: Tensor, num_heads: int, positions: Tensor, mask: Tensor | None
-) -> Tensor:
+def plain_block(block, h, condition, num_heads, positions, mask):
     six = condition @ block.modulation.weight.T + block.modulation.bias
     shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = six.chunk(6, dim=-1)
     normed = rms_norm(h, block.attention_norm.weight) * (1 + scale) + shift
@@ -68,7 +63,7 @@ def plain_block(
     )
 
 
-def turn(x: Tensor, positions: Tensor) -> Tensor:
+def turn(x, positions):
     """Entries j and j + K / 2 of (..., T, K) as one complex number, times e^(i m theta_j)."""
     half = x.shape[-1] // 2
     theta = torch.tensor(
@@ -80,9 +75,9 @@ def turn(x: Tensor, positions: Tensor) -> Tensor:
     return torch.cat((turned.real, turned.imag), dim=-1)
 
 
-def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+def rms_norm(x, weight):
     return weight * x / (x.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt()
 
 
-def silu(x: Tensor) -> Tensor:
+def silu(x):
     return x / (1 + (-x).exp())

@@ -5,26 +5,23 @@ the project.
 import math
 
 import torch
-from torch import Tensor
 from torch.nn import functional
 
 
 class PlainPixelHDM:
     """The network of a spec with frozen text features, on a trained network's weights."""
 
-    def __init__(self, spec, weights: dict[str, Tensor]) -> None:
+    def __init__(self, spec, weights):
         self.spec, self.weights = spec, weights
 
-    def __call__(self, x: Tensor, t: Tensor, condition: dict[str, Tensor]) -> Tensor:
+    def __call__(self, x, t, condition):
         """(B, 3, H, W), (B,) -> (B, 3, H, W)."""
         texts = zip(
             condition["text"], condition["text_mask"], condition["text_pooled"], strict=True
         )
         return torch.stack([self._one(x[i], t[i], *text) for i, text in enumerate(texts)])
 
-    def _one(
-        self, image: Tensor, t: Tensor, text: Tensor, present: Tensor, pooled: Tensor
-    ) -> Tensor:
+    def _one(self, image, t, text, present, pooled):
         side, num_text, length = self.spec.patch_size, len(text), int(present.sum())
         rows, columns = image.shape[1] // side, image.shape[2] // side
         places = [(row, column) for row in range(rows) for column in range(columns)]
@@ -50,15 +47,13 @@ class PlainPixelHDM:
         colours = colours.view(rows, columns, side, side, 3)
         return colours.permute(4, 0, 2, 1, 3).reshape(image.shape)
 
-    def _time(self, t: Tensor) -> Tensor:
+    def _time(self, t):
         half = self.spec.time_width // 2
         angles = 1000 * t * torch.exp(-math.log(10000) * torch.arange(half, dtype=t.dtype) / half)
         sinusoid = torch.cat((angles.sin(), angles.cos()))
         return self._linear(functional.silu(self._linear(sinusoid, "time.hidden")), "time.out")
 
-    def _patch_block(
-        self, h: Tensor, name: str, time: Tensor, positions: list, keys: Tensor
-    ) -> Tensor:
+    def _patch_block(self, h, name, time, positions, keys):
         six = self._linear(functional.silu(time), f"{name}.adaln.linear").split(self.spec.width)
         scale1, shift1, gate1, scale2, shift2, gate2 = six
         modulated = scale1 * self._norm(h, f"{name}.attention_norm") + shift1
@@ -69,7 +64,7 @@ class PlainPixelHDM:
             self._swiglu(modulated, f"{name}.mlp"), f"{name}.mlp_post_norm"
         )
 
-    def _pixel_block(self, pixels: Tensor, name: str, s_cond: Tensor, positions: list) -> Tensor:
+    def _pixel_block(self, pixels, name, s_cond, positions):
         """(patches, pixels of a patch, width of a pixel) -> the same."""
         a_pixel = self._linear(s_cond, f"{name}.adaln.expand").view(pixels.shape)
         six = self._linear(functional.silu(a_pixel), f"{name}.adaln.six_way.linear").split(
@@ -91,7 +86,7 @@ class PlainPixelHDM:
         modulated = (1 + scale2) * self._norm(pixels, f"{name}.norm") + shift2
         return pixels + gate2 * self._swiglu(modulated, f"{name}.mlp")
 
-    def _attention(self, x: Tensor, name: str, positions: list, keys: Tensor) -> Tensor:
+    def _attention(self, x, name, positions, keys):
         spec = self.spec
         width = spec.width // spec.num_heads
         q = self._linear(x, f"{name}.query").view(len(x), spec.num_heads, width)
@@ -113,7 +108,7 @@ class PlainPixelHDM:
         gated = torch.stack(heads, 1) * gates.view(len(x), spec.num_heads, -1)
         return self._linear(gated.flatten(1), f"{name}.out")
 
-    def _turned(self, heads: Tensor, position: tuple[int, int, int]) -> Tensor:
+    def _turned(self, heads, position):
         """A token's heads (H, K): on each axis, entries 2j and 2j + 1, as one complex number, turn
         by position times base^(-2j / width).
         """
@@ -125,12 +120,12 @@ class PlainPixelHDM:
         pairs = torch.view_as_complex(heads.unflatten(-1, (-1, 2)).contiguous())
         return torch.view_as_real(pairs * turns).flatten(-2)
 
-    def _swiglu(self, x: Tensor, name: str) -> Tensor:
+    def _swiglu(self, x, name):
         opened = functional.silu(self._linear(x, f"{name}.gate")) * self._linear(x, f"{name}.up")
         return self._linear(opened, f"{name}.down")
 
-    def _norm(self, x: Tensor, name: str) -> Tensor:
+    def _norm(self, x, name):
         return functional.rms_norm(x, x.shape[-1:], self.weights[f"{name}.weight"], eps=1e-6)
 
-    def _linear(self, x: Tensor, name: str) -> Tensor:
+    def _linear(self, x, name):
         return x @ self.weights[f"{name}.weight"].T + self.weights.get(f"{name}.bias", 0)

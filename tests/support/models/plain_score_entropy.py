@@ -3,9 +3,10 @@ algorithm 1).
 """
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ditlab_models.processes.score_entropy import ScoreName, TokenLosses, noisy_tokens
+from ditlab_models.dlm.spec import DLMSpec
+from ditlab_models.processes.score_entropy import TokenLosses, noisy_tokens
 from ditlab_models.tensors import wide_dtype
 from support.models.draws import seeded
 
@@ -15,12 +16,15 @@ CLEAN = torch.tensor(
     [0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.03, 0.02, 0.007, 0.003], dtype=torch.float64
 )
 """Law of tokens that are drawn one by one, (V,)."""
+MODEL = DLMSpec(
+    length=T, vocabulary=V, depth=1, num_heads=2, width=16, condition_width=8, time_width=8
+)
 
 
 class Scores(nn.Module):
     """A network whose output is a function of tokens and noise; records its inputs."""
 
-    def __init__(self, output) -> None:
+    def __init__(self, output):
         super().__init__()
         self.output, self.calls = output, []
 
@@ -31,31 +35,41 @@ class Scores(nn.Module):
         return TokenLosses((losses * targets.weight).sum(), losses.detach())
 
 
-def zeros(x: Tensor, sigma: Tensor) -> Tensor:
+class AlwaysWrong(nn.Module):
+    """A network whose loss is one number at every token and noise."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, x, sigma, targets, documents=None):
+        losses = torch.full(x.shape, self.loss)
+        return TokenLosses((losses * targets.weight).sum(), losses)
+
+
+def zeros(x, sigma):
     """Log scores that are all 0."""
     return torch.zeros(*x.shape, V, dtype=torch.float64)
 
 
-def marginal(sigma: Tensor) -> Tensor:
+def marginal(sigma):
     """q_sigma of tokens drawn from CLEAN, (..., V)."""
     stays = torch.exp(-sigma)[..., None]
     return stays * CLEAN + (1 - stays) / V
 
 
-def unigram(x: Tensor, sigma: Tensor) -> Tensor:
+def unigram(x, sigma):
     """The true scores of tokens that are drawn from CLEAN, one by one."""
     log_q = marginal(sigma).log()
     return log_q - log_q.gather(-1, x[..., None])
 
 
-def draw_clean(num: int, seed: int = 0) -> Tensor:
+def draw_clean(num, seed=0):
     """Draw sequences (num, T) of tokens from CLEAN."""
     return torch.multinomial(CLEAN, num * T, replacement=True, generator=seeded(seed)).view(num, T)
 
 
-def score_entropy(
-    output: Tensor, x: Tensor, x0: Tensor, sigma: Tensor, score: ScoreName = "log"
-) -> Tensor:
+def score_entropy(output, x, x0, sigma, score="log"):
     """Loss of each token in nats per unit of sigma, (...): times d sigma/dt it is nats per unit of
     time.
 

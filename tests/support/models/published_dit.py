@@ -7,18 +7,18 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 
-def frequency_embedding(t: Tensor, num: int = 256) -> Tensor:
+def frequency_embedding(t, num=256):
     """cos, then sin, of t 10000^(-j / 128): (B,) -> (B, 256)."""
     omega = torch.exp(-math.log(10000) * torch.arange(num // 2, dtype=torch.float64) / (num // 2))
     angles = t.double()[:, None] * omega
     return torch.cat((angles.cos(), angles.sin()), dim=-1)
 
 
-def position_table(rows: int, width: int) -> Tensor:
+def position_table(rows, width):
     """sin and cos of the column, then of the row, frequencies 10000^(-i / (width / 4)): (rows^2,
     width).
     """
@@ -33,7 +33,7 @@ def position_table(rows: int, width: int) -> Tensor:
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, num_heads: int) -> None:
+    def __init__(self, width, num_heads):
         super().__init__()
         self.num_heads = num_heads
         self.attn = nn.ModuleDict(
@@ -44,7 +44,7 @@ class Block(nn.Module):
         )
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(width, 6 * width))
 
-    def forward(self, x: Tensor, c: Tensor) -> Tensor:
+    def forward(self, x, c):
         num, tokens, width = x.shape
         shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = self.adaLN_modulation(c)[
             :, None
@@ -68,15 +68,15 @@ class PublishedDiT(nn.Module):
 
     def __init__(
         self,
-        size: int,
-        patch: int,
-        channels: int,
-        width: int,
-        depth: int,
-        num_heads: int,
-        classes: int,
-        keeps_sigma: bool = True,
-    ) -> None:
+        size,
+        patch,
+        channels,
+        width,
+        depth,
+        num_heads,
+        classes,
+        keeps_sigma=True,
+    ):
         super().__init__()
         self.patch, self.channels, self.keeps_sigma = patch, channels, keeps_sigma
         self.x_embedder = nn.ModuleDict({"proj": nn.Conv2d(channels, width, patch, patch)})
@@ -95,7 +95,7 @@ class PublishedDiT(nn.Module):
             }
         )
 
-    def forward(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+    def forward(self, x, t, y):
         num, _, size, _ = x.shape
         rows, patch = size // self.patch, self.patch
         tokens = self.x_embedder["proj"](x).flatten(2).transpose(1, 2) + self.pos_embed

@@ -18,9 +18,7 @@ Weights = Mapping[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
 
 
-def random_weights(
-    shapes: Shapes, seed: int = 0, dtype: torch.dtype = torch.float64
-) -> dict[str, Tensor]:
+def random_weights(shapes, seed=0, dtype=torch.float64):
     """Weights around 0, those of norms around 1."""
     generator = seeded(seed)
     found = {}
@@ -30,9 +28,7 @@ def random_weights(
     return found
 
 
-def sedd_shapes(
-    vocabulary: int, width: int, depth: int, num_heads: int, condition: int = 128
-) -> Shapes:
+def sedd_shapes(vocabulary, width, depth, num_heads, condition=128):
     """Of SEDD: 4 times as wide MLPs, sinusoids of width 256, no biases of attention, norms with a
     weight alone.
     """
@@ -66,9 +62,7 @@ def sedd_shapes(
     }
 
 
-def sedd_weights(
-    vocabulary: int, width: int, depth: int, num_heads: int, dtype: torch.dtype
-) -> dict[str, Tensor]:
+def sedd_weights(vocabulary, width, depth, num_heads, dtype):
     """Random ones, with the buffer of rotary frequencies that a published file has."""
     found, head = (
         random_weights(sedd_shapes(vocabulary, width, depth, num_heads), dtype=dtype),
@@ -77,7 +71,7 @@ def sedd_weights(
     return {**found, "rotary_emb.inv_freq": 1 / 10000 ** (torch.arange(0, head, 2).float() / head)}
 
 
-def sedd_forward(weights: Weights, x: Tensor, sigma: Tensor, num_heads: int) -> Tensor:
+def sedd_forward(weights, x, sigma, num_heads):
     """Log scores (B, T, V) of the uniform graph: x (B, T), sigma (B,)."""
     condition = functional.silu(time_embedding(weights, "sigma_map.mlp", sigma, 256))[:, None]
     h = weights["vocab_embed.embedding"][x]
@@ -86,12 +80,12 @@ def sedd_forward(weights: Weights, x: Tensor, sigma: Tensor, num_heads: int) -> 
     omega = 10000 ** (-2 * torch.arange(head // 2, dtype=torch.float64) / head)
     angles = torch.arange(length)[:, None] * omega
 
-    def turned(each: Tensor) -> Tensor:
+    def turned(each):
         first, second = each.chunk(2, dim=-1)
         cos, sin = angles.cos().to(each.dtype), angles.sin().to(each.dtype)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
-    def normed(each: Tensor, name: str, shift: Tensor, scale: Tensor) -> Tensor:
+    def normed(each, name, shift, scale):
         return functional.layer_norm(each, (width,), eps=1e-5) * weights[name] * (1 + scale) + shift
 
     for block in (f"blocks.{number}." for number in range(count_blocks(weights, "blocks."))):
@@ -114,7 +108,7 @@ def sedd_forward(weights: Weights, x: Tensor, sigma: Tensor, num_heads: int) -> 
     return scores.masked_fill(functional.one_hot(x, scores.shape[-1]).bool(), 0.0)
 
 
-def get_shapes(num_features: int, width: int, depth: int) -> Shapes:
+def get_shapes(num_features, width, depth):
     """Of GET's region pretraining: biases of queries and values, none of keys."""
     found: Shapes = {
         "mask_token": (1, 1, width),
@@ -146,14 +140,14 @@ def get_shapes(num_features: int, width: int, depth: int) -> Shapes:
     }
 
 
-def get_forward(weights: Weights, x: Tensor, mask: Tensor, num_heads: int) -> Tensor:
+def get_forward(weights, x, mask, num_heads):
     """Features (B, R, F) of all regions: x (B, R, F), mask (B, R) bool."""
     h = linear(weights, "region_embed.embed", x)
     width = h.shape[-1]
     h = torch.where(mask[..., None], weights["mask_token"], h)
     h = torch.cat((weights["cls_token"].expand(len(h), 1, width), h), dim=1)
 
-    def normed(each: Tensor, name: str) -> Tensor:
+    def normed(each, name):
         return functional.layer_norm(
             each, (width,), weights[f"{name}.weight"], weights[f"{name}.bias"], 1e-6
         )
@@ -183,11 +177,11 @@ def get_forward(weights: Weights, x: Tensor, mask: Tensor, num_heads: int) -> Te
     return linear(weights, "head_mask", normed(h, "encoder.norm")[:, 1:])
 
 
-def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
+def linear(weights, name, x):
     return functional.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
 
 
-def time_embedding(weights: Weights, name: str, t: Tensor, width: int) -> Tensor:
+def time_embedding(weights, name, t, width):
     """Cosines, then sines, of frequencies 10000^(-2j / width), and two layers."""
     omega = 10000 ** (-2 * torch.arange(width // 2, dtype=torch.float64) / width)
     angles = t.double()[:, None] * omega
@@ -195,7 +189,7 @@ def time_embedding(weights: Weights, name: str, t: Tensor, width: int) -> Tensor
     return linear(weights, f"{name}.2", functional.silu(linear(weights, f"{name}.0", waves)))
 
 
-def count_blocks(weights: Weights, prefix: str) -> int:
+def count_blocks(weights, prefix):
     return 1 + max(
         int(name.removeprefix(prefix).split(".")[0]) for name in weights if name.startswith(prefix)
     )

@@ -16,7 +16,7 @@ for _left in range(3):
         SUM[_left, (_left + _right) % 3, _right] = 0.98
 
 
-def noisy(clean: Tensor, sigma: float) -> Tensor:
+def noisy(clean, sigma):
     """The law at noise sigma of sequences whose clean law is (V, ..., V): each token stays or
     becomes uniform.
     """
@@ -27,12 +27,12 @@ def noisy(clean: Tensor, sigma: float) -> Tensor:
     return clean
 
 
-def distance(law: Tensor, other: Tensor) -> float:
+def distance(law, other):
     """Total variation."""
     return float((law - other).abs().sum() / 2)
 
 
-def every_sequence(vocabulary: int, length: int) -> Tensor:
+def every_sequence(vocabulary, length):
     """(V^L, L) int64, in the order of a flattened law."""
     return torch.cartesian_prod(*[torch.arange(vocabulary)] * length).view(-1, length)
 
@@ -44,18 +44,18 @@ class TrueScores(nn.Module):
     Longer sequences hold several independent draws of the law, one behind the other.
     """
 
-    def __init__(self, clean: Tensor) -> None:
+    def __init__(self, clean):
         super().__init__()
         self.clean = nn.Parameter(clean / clean.sum())
         self.sigmas: list[float] = []
 
-    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+    def forward(self, x, sigma):
         """(B, L), (B,) -> (B, L, V)."""
         assert sigma.unique().numel() == 1
         self.sigmas.append(float(sigma[0]))
         return self.scores(x.view(-1, self.clean.ndim), float(sigma[0])).view(*x.shape, -1)
 
-    def scores(self, x: Tensor, sigma: float) -> Tensor:
+    def scores(self, x, sigma):
         """(N, L) -> (N, L, V), L tokens being one draw."""
         return scores_of(self.clean, x, sigma)
 
@@ -63,14 +63,14 @@ class TrueScores(nn.Module):
 class BlockScores(nn.Module):
     """True scores of a block given the clean blocks that were committed to a cache."""
 
-    def __init__(self, clean: Tensor) -> None:
+    def __init__(self, clean):
         super().__init__()
         self.clean = nn.Parameter(clean / clean.sum())
         self.calls: list[tuple[str, int, float]] = []
         """(`evaluate` or `commit`, committed tokens before, noise) of each call."""
         self._committed: dict[object, Tensor] = {}
 
-    def forward(self, x: Tensor, sigma: Tensor, cache=None, commit: bool = False) -> Tensor | None:
+    def forward(self, x, sigma, cache=None, commit=False):
         before = self._committed.get(cache, x[:, :0])
         assert cache.length == before.shape[1]
         self.calls.append(("commit" if commit else "evaluate", before.shape[1], float(sigma[0])))
@@ -91,7 +91,7 @@ class BlockScores(nn.Module):
         return scores
 
 
-def scores_of(clean: Tensor, x: Tensor, sigma: float) -> Tensor:
+def scores_of(clean, x, sigma):
     """(B, L, V) of sequences x (B, L) at noise sigma; `clean` need not sum to 1."""
     law, vocabulary = noisy(clean, sigma).log(), clean.shape[0]
     scores = []
@@ -102,7 +102,7 @@ def scores_of(clean: Tensor, x: Tensor, sigma: float) -> Tensor:
     return torch.stack(scores, dim=1)
 
 
-def log_ratios(x: Tensor, x0: Tensor, sigma: Tensor, vocabulary: int) -> Tensor:
+def log_ratios(x, x0, sigma, vocabulary):
     """True log scores ln q(y | x0)/q(x | x0) of every y, (..., V), from noisy tokens x and clean
     ones x0 (...).
     """

@@ -23,7 +23,7 @@ from ditlab.reports.charts import (
 )
 
 
-def curve(values: list[float] | np.ndarray, name: str = "train") -> CurvePoints:
+def curve(values, name="train"):
     return CurvePoints(name, np.arange(1, len(values) + 1), np.asarray(values, dtype=float))
 
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ditlab.errors import UserError
 from ditlab.spec.files import is_sweep, load_experiment
 from ditlab.spec.sweep import build_sweep, load_sweep
 from ditlab.spec.yaml_text import dump_yaml, parse_yaml
+from support.specs import choice, grid, refusal, whole
 
 SWEEP = """\
 name: small-sweep
@@ -28,14 +28,6 @@ trials: 8
 def path(small, write):
     write("small.yaml", small)
     return write("sweep.yaml", SWEEP)
-
-
-def refusal(load, *arguments):
-    with pytest.raises(UserError) as error:
-        load(*arguments)
-    message = str(error.value)
-    assert "\n" not in message
-    return message
 
 
 def test_the_base_becomes_its_content(path, small):
@@ -97,21 +89,21 @@ def test_what_is_no_base(path, write, base, said):
     ("change", "said"),
     [
         ({"space": {}}, "space={} holds no axis; add one"),
-        ({"space": {"seed": {"kind": "int", "low": 2, "high": 2}}}, "low must be below high"),
+        ({"space": {"seed": whole(2, 2)}}, "low must be below high"),
         (
-            {"space": {"seed": {"kind": "int", "low": 1, "high": 6, "step": 2}}},
+            {"space": {"seed": {**whole(1, 6), "step": 2}}},
             "steps above low; set high to 5.",
         ),
         (
-            {"space": {"seed": {"kind": "int", "low": 1, "high": 2, "step": 2}}},
+            {"space": {"seed": {**whole(1, 2), "step": 2}}},
             "steps above low; lower step.",
         ),
         (
-            {"space": {"x": {"kind": "choice", "values": []}}},
+            {"space": {"x": choice()}},
             "space.x.values=[]: there is no value in it; give at",
         ),
-        ({"space": {"x": {"kind": "grid", "values": [1, 2, 1.0]}}}, "1.0 is in it twice; keep one"),
-        ({"space": {1: {"kind": "grid", "values": [1]}}}, "space.1=1 must be text"),
+        ({"space": {"x": grid(1, 2, 1.0)}}, "1.0 is in it twice; keep one"),
+        ({"space": {1: grid(1)}}, "space.1=1 must be text"),
         ({"fixed": [1]}, "fixed=[1] must be a mapping of fields."),
         ({"metric": 3}, "metric=3 must be the name of a metric"),
         ({"metric": ["a", "a"]}, "metric=['a', 'a'] names a metric twice"),
@@ -126,7 +118,6 @@ def test_what_is_no_base(path, write, base, said):
             "time_budget='2 weeks' is no time; write seconds, or a text such as 90min, 2h",
         ),
     ],
-    ids=str,
 )
 def test_mistakes_in_its_own_fields(small, change, said):
     mapping = {**parse_yaml(SWEEP, "x"), "base": small, **change}
@@ -135,14 +126,12 @@ def test_mistakes_in_its_own_fields(small, change, said):
 
 
 def test_true_is_not_one(sweep_of):
-    axis = {"kind": "choice", "values": [True, 1, "1"]}
-    assert sweep_of({"x": axis}).space["x"].values == (True, 1, "1")
+    assert sweep_of({"x": choice(True, 1, "1")}).space["x"].values == (True, 1, "1")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90min", 5400), ("0.5 h", 1800), (12, 12)])
 def test_time_budgets_are_seconds(sweep_of, text, seconds):
-    axis = {"kind": "int", "low": 0, "high": 1}
-    assert sweep_of({"seed": axis}, time_budget=text).time_budget == seconds
+    assert sweep_of({"seed": whole(0, 1)}, time_budget=text).time_budget == seconds
 
 
 def test_overrides_set_fields_axes_and_fixed_values(path):

@@ -5,23 +5,26 @@ import re
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from ditlab_models.contract import TextCodec
 from ditlab_models.dlm.evaluation import DLMEvaluator, noise_levels
 from ditlab_models.dlm.family import FAMILY
-from ditlab_models.dlm.spec import DLMObjectiveSpec, DLMSpec
+from ditlab_models.dlm.spec import DLMObjectiveSpec
 from ditlab_models.processes.draws import batch_means
-from ditlab_models.processes.score_entropy import TokenLosses
 from ditlab_models.processes.specs import TokenNoiseSchedule
 from ditlab_models.processes.uniform_graph import kl_from_uniform
-from support.models.plain_score_entropy import CLEAN, Scores, T, V, draw_clean, unigram
+from support.models.draws import perturb
+from support.models.plain_score_entropy import (
+    CLEAN,
+    MODEL,
+    AlwaysWrong,
+    Scores,
+    V,
+    draw_clean,
+    unigram,
+)
 from support.models.token_rows import token_rows
 
-MODEL = DLMSpec(
-    length=T, vocabulary=V, depth=1, num_heads=2, width=16, condition_width=8, time_width=8
-)
 WIDE = TokenNoiseSchedule(sigma_min=1e-4, sigma_max=20.0)
 COLUMNS = ["predictor", "kind", "bits a byte", "bits a token", "nats a token", "perplexity"]
 PREDICTORS = ["model", "bigram", "unigram", "uniform"]
@@ -41,9 +44,9 @@ def codec(bytes_per_token):
     return TextCodec(lambda text: [], lambda tokens: "", V, 0, bytes_per_token)
 
 
-def evaluate(network, train, held_out, text=None, batch=256, model=MODEL, **objective):
+def evaluate(network, train, held_out, text=None, batch=256, **objective):
     spec = DLMObjectiveSpec(**objective)
-    return DLMEvaluator(spec, model, text).evaluate(network.eval(), train, held_out, {}, batch)
+    return DLMEvaluator(spec, MODEL, text).evaluate(network.eval(), train, held_out, {}, batch)
 
 
 def few(num=40):
@@ -91,19 +94,13 @@ def test_tables_agree_with_metrics(train):
 
 
 @pytest.mark.parametrize(
-    "noise",
-    [TokenNoiseSchedule(), WIDE, TokenNoiseSchedule(kind="loglinear")],
-    ids=["1", "20", "loglinear"],
+    "noise", [TokenNoiseSchedule(), WIDE, TokenNoiseSchedule(kind="loglinear")]
 )
 def test_parts_add_up_to_the_bound(train, held_out, noise):
     found = evaluate(Scores(unigram), train, held_out, noise=noise)
     table = found.tables["bound_in_nats"]
-    assert table["part"].tolist()[:2] == ["last draw", "t 0 to 0.25"] and table["part"].tolist()[
-        -2:
-    ] == [
-        "prior",
-        "bound",
-    ]
+    parts = table["part"].tolist()
+    assert parts[:2] == ["last draw", "t 0 to 0.25"] and parts[-2:] == ["prior", "bound"]
     assert table["sigma from"][1:5] == pytest.approx(noise_levels(noise, 4)[:4])
     assert (
         table["sigma to"][4] == pytest.approx(noise.sigma_max) and table["sigma to"][5] == math.inf
@@ -123,15 +120,10 @@ def test_parts_add_up_to_the_bound(train, held_out, noise):
 
 
 @pytest.mark.parametrize("batch", [1, 7, 1000])
-def test_batches_change_nothing(perturb, batch):
-    torch.manual_seed(0)
-    train, network = token_rows(draw_clean(60, 0)), FAMILY.build_network(MODEL)
-    perturb(network)
-    one, other = (
-        evaluate(network, train, few()).metrics,
-        evaluate(network, train, few(), batch=batch).metrics,
-    )
-    assert other == pytest.approx(one, rel=1e-5)
+def test_batches_change_nothing(batch):
+    train, network = token_rows(draw_clean(60, 0)), perturb(FAMILY.build_network(MODEL))
+    one = evaluate(network, train, few()).metrics
+    assert evaluate(network, train, few(), batch=batch).metrics == pytest.approx(one, rel=1e-5)
 
 
 def test_the_bound_is_that_of_the_objective_on_the_rows_own_draws(train):
@@ -144,9 +136,8 @@ def test_the_bound_is_that_of_the_objective_on_the_rows_own_draws(train):
     )
 
 
-def test_no_gradients_are_kept(train, perturb):
-    network, calls = FAMILY.build_network(MODEL), []
-    perturb(network)
+def test_no_gradients_are_kept(train):
+    network, calls = perturb(FAMILY.build_network(MODEL)), []
     network.register_forward_hook(
         lambda module, inputs, losses: calls.append(losses.total.requires_grad)
     )
@@ -165,12 +156,7 @@ def test_softmax_has_no_bound_in_the_table(train):
 
 
 def test_a_hopeless_network_breaks_nothing(train):
-    class AlwaysWrong(nn.Module):
-        def forward(self, x, sigma, targets, documents=None):
-            losses = torch.full(x.shape, 1e4)
-            return TokenLosses((losses * targets.weight).sum(), losses)
-
-    found = evaluate(AlwaysWrong(), train, few())
+    found = evaluate(AlwaysWrong(1e4), train, few())
     assert found.metrics["perplexity"] == math.inf and found.metrics["bound"] > 1e3
 
 
@@ -182,11 +168,7 @@ def test_the_figure_ends_at_the_bound_and_draws_the_others_as_levels(train, held
     to_bits = 1 / math.log(2) / 2
     for curve, added in zip(loss.curves, sums.curves[:3], strict=True):
         parts = table[curve.label]
-        area = (
-            np.trapezoid(curve.y, curve.x)
-            if hasattr(np, "trapezoid")
-            else np.trapz(curve.y, curve.x)
-        )
+        area = np.trapezoid(curve.y, curve.x)
         assert area == pytest.approx(to_bits * parts[1:5].sum())
         assert added.y[0] == pytest.approx(to_bits * parts[-1])
         assert added.y[8] == pytest.approx(to_bits * (parts[0] + parts[3:6].sum()), rel=1e-3)

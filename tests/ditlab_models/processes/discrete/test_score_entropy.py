@@ -45,7 +45,7 @@ def test_zero_logits_have_the_published_values():
     assert zero_losses(1.0, GPT2) == pytest.approx([0.999594, 5.403052], abs=5e-7)
 
 
-def zero_losses(sigma: float, vocabulary: int) -> list[float]:
+def zero_losses(sigma, vocabulary):
     """Closed form of the score entropy of log scores 0, of a token that has not moved and of one
     that has.
     """

@@ -57,16 +57,12 @@ def test_schedule_its_slope_and_its_inverse(kind):
     assert_close(quieter.time(quieter.sigma(t)), t)
 
 
-@pytest.mark.parametrize("sigma", [1e-8, 1e-5, 1e-3, 0.1, 0.49, 0.51, 1.0, 5.0, 20.0])
+@pytest.mark.parametrize("sigma", [1e-8, 1e-3, 0.49, 0.51, 1.0, 20.0])
 def test_ratio_keeps_its_digits_in_float32(sigma):
     grown = math.expm1(sigma)
     at = torch.tensor(sigma, dtype=torch.float32)
     assert ratio(at, GPT2).item() == pytest.approx(grown / (grown + GPT2), rel=2e-6)
     assert log_ratio(at, GPT2).item() == pytest.approx(-math.log1p(GPT2 / grown), rel=2e-6)
-    if sigma == 1e-8:
-        assert ratio(at, GPT2).item() == pytest.approx(1e-8 / GPT2, rel=1e-6)
-        other_way = 1 - GPT2 / (at.exp() - 1 + GPT2)  # 0 or float32's last digit of 1, not 2e-13
-        assert abs(other_way.item() - 1e-8 / GPT2) > 0.9 * 1e-8 / GPT2
 
 
 def test_transition_is_the_exponential_of_its_rates_and_composes():

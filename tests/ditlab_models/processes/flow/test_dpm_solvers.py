@@ -16,7 +16,7 @@ NOISE = torch.linspace(-2, 2, 40, dtype=F64)
 SOLVERS = {"2m": dpmpp_2m, "2s": dpmpp_2s}
 
 
-def grid(steps: int) -> torch.Tensor:
+def grid(steps):
     return torch.linspace(EPS, 1 - EPS, steps + 1, dtype=F64)
 
 

@@ -33,7 +33,7 @@ def test_blocks_are_scipys_transform_of_each():
             )
 
 
-@pytest.mark.parametrize("quality", [1, 10, 25, 50, 75, 90, 95, 100])
+@pytest.mark.parametrize("quality", [1, 25, 50, 90, 100])
 def test_tables_are_those_that_a_jpeg_file_has(quality):
     file = BytesIO()
     Image.new("RGB", (8, 8)).save(file, format="JPEG", quality=quality)
@@ -86,7 +86,7 @@ def test_an_error_at_one_frequency_counts_by_its_weight():
         assert_close(found, expected, rtol=1e-14, atol=0)
 
 
-def luma_weight(quality: int, row: int, column: int) -> float:
+def luma_weight(quality, row, column):
     """The inverse of a step over the mean inverse, in Python's float64."""
     steps = [step for line in quantisation_tables(quality)[0].tolist() for step in line]
     return 64 / steps[8 * row + column] / sum(1 / step for step in steps)

@@ -9,10 +9,10 @@ from ditlab_models.processes.flow_sampling import guided_prediction
 class Labelled:
     """A network that predicts the label everywhere and counts its passes."""
 
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
+    def __init__(self):
+        self.sizes = []
 
-    def __call__(self, x: torch.Tensor, t: torch.Tensor, conditions) -> torch.Tensor:
+    def __call__(self, x, t, conditions):
         self.sizes.append(len(x))
         return x * conditions["label"][:, None].float() + t[:, None]
 

@@ -5,7 +5,6 @@ from torch.testing import assert_close
 
 from ditlab_models.processes.flow import (
     endpoints,
-    gaussian_velocity,
     interpolate,
     point_velocity,
     velocity_target,
@@ -14,12 +13,8 @@ from ditlab_models.processes.flow import (
 F64 = torch.float64
 
 
-def lines(num: int = 16) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return (
-        torch.randn(num, 3, 4, dtype=F64),
-        torch.randn(num, 3, 4, dtype=F64),
-        torch.rand(num, dtype=F64),
-    )
+def lines():
+    return (*torch.randn(2, 16, 3, 4, dtype=F64), torch.rand(16, dtype=F64))
 
 
 def test_ends_are_data_and_noise_exactly():
@@ -46,13 +41,6 @@ def test_both_conventions_are_one_flow_from_two_ends():
     )
     assert torch.equal(
         velocity_target(data, noise, noise_at=0), -velocity_target(data, noise, noise_at=1)
-    )
-
-
-def test_a_gaussian_without_spread_is_a_point():
-    x, t = torch.randn(10, dtype=F64), torch.full((), 0.3, dtype=F64)
-    assert_close(
-        gaussian_velocity(x, t, 0.7, 0.0), point_velocity(x, t, torch.tensor(0.7, dtype=F64))
     )
 
 

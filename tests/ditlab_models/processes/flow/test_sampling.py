@@ -2,14 +2,17 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
 from torch.testing import assert_close
 
 from ditlab_models.contract import SampleRequest
 from ditlab_models.processes.draws import draw_samples
 from ditlab_models.processes.flow import gaussian_velocity
 from ditlab_models.processes.flow_sampling import class_columns
-from support.models.draws import seeded
+from support.damage import refused
+from support.models.draws import Answering, perturb, seeded
+
+F64 = torch.float64
+STILL = Answering(lambda x, t, label=None: torch.zeros_like(x))
 
 
 @pytest.fixture
@@ -23,44 +26,34 @@ def build(family, small):
     return make
 
 
-OBJECTIVES = {"flow": {}, "gaussian": {"variance": "posterior", "weights": {"bound": 0.0}}}
-
-
 @pytest.mark.parametrize(
     ("solver", "evaluations"), [("euler", 1), ("heun", 2), ("midpoint", 2), ("rk4", 4)]
 )
 def test_a_constant_velocity_is_integrated_exactly_at_the_documented_cost(
-    build, constant_network, solver, evaluations
+    build, solver, evaluations
 ):
-    network = constant_network(0.5)
+    network = Answering(lambda x, t: torch.full_like(x, 0.5))
     sampler = build(solver=solver, steps=5)
     samples = sampler.sample(network, {}, 3, seeded(1), trajectory=True)
     assert samples.trajectory.shape == (6, 3, 1, 8, 8)
     assert torch.equal(samples.trajectory[0, 0], torch.randn(1, 8, 8, generator=seeded(1)))
     assert_close(samples.values, samples.trajectory[0] - 0.5)
-    assert network.batch_sizes == [3] * 5 * evaluations
+    assert [len(x) for x, _ in network.calls] == [3] * 5 * evaluations
 
 
 def test_conditions(build):
     plain = build()
     assert plain.conditions(5) == {}
-    with pytest.raises(
-        ValueError, match=r"label=7 was given to an unconditional model .*num_classes"
-    ):
-        plain.conditions(5, SampleRequest(label=7))
     classes = build(model={"num_classes": 3})
     assert classes.conditions(5)["label"].tolist() == [0, 1, 2, 0, 1]
     assert classes.conditions(2, SampleRequest(label=2))["label"].tolist() == [2, 2]
     for label in (3, -1):
-        with pytest.raises(
-            ValueError, match=rf"label={label} is no class .*num_classes=3\); choose .* 0 to 2"
-        ):
+        with refused(rf"label={label} is no class .*num_classes=3\); choose .* 0 to 2", ValueError):
             classes.conditions(2, SampleRequest(label=label))
 
 
-def test_samples_in_batches_take_their_part_of_given_noise(build, family, small, perturb):
-    network = family.build_network(small())
-    perturb(network)
+def test_samples_in_batches_take_their_part_of_given_noise(build, family, small):
+    network = perturb(family.build_network(small()))
     noise = torch.randn(4, 1, 8, 8)
     sampler = build(steps=4)
     whole = sampler.sample(network, {}, 4, seeded(), noise=noise)
@@ -68,24 +61,14 @@ def test_samples_in_batches_take_their_part_of_given_noise(build, family, small,
     assert_close(parts.values, whole.values)
 
 
-class ToGaussian(nn.Module):
-    """The exact velocity to N(0.3, 0.2^2)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unused = nn.Parameter(torch.zeros((), dtype=torch.float64))
-
-    def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        return gaussian_velocity(x, t.view(-1, 1, 1, 1), 0.3, 0.2)
-
-
 def test_a_gaussian_flow_carries_noise_to_its_closed_form_in_float64(build):
     """x(0) = mean + std x(1): the error left is that of 200 Runge-Kutta steps, and far below
     float32's.
     """
-    noise = torch.randn(3, 1, 8, 8, dtype=torch.float64)
+    noise = torch.randn(3, 1, 8, 8, dtype=F64)
     sampler = build(solver="rk4", steps=200)
-    samples = sampler.sample(ToGaussian(), {}, 3, seeded(), noise=noise)
+    exact = Answering(lambda x, t: gaussian_velocity(x, t.view(-1, 1, 1, 1), 0.3, 0.2), F64)
+    samples = sampler.sample(exact, {}, 3, seeded(), noise=noise)
     assert_close(samples.values, 0.3 + 0.2 * noise, rtol=0, atol=2e-9)
 
 
@@ -103,19 +86,19 @@ def test_a_gaussian_flow_carries_noise_to_its_closed_form_in_float64(build):
         (torch.full((2, 1, 8, 8), torch.nan), "noise holds NaN or infinities"),
     ],
 )
-def test_noise_that_does_not_fit_is_refused(build, constant_network, noise, message):
+def test_noise_that_does_not_fit_is_refused(build, noise, message):
     sampler = build(steps=1)
-    with pytest.raises(ValueError, match=message):
-        sampler.sample(constant_network(), {}, 2, seeded(), noise=noise)
+    with refused(message, ValueError):
+        sampler.sample(STILL, {}, 2, seeded(), noise=noise)
     for shape in ((3, 1, 8, 8), ()):
-        with pytest.raises(ValueError, match="and 2 samples are drawn; give it a first axis of 2"):
-            draw_samples(sampler, constant_network(), {}, 2, seeded(), 1, noise=torch.zeros(shape))
+        with refused("and 2 samples are drawn; give it a first axis of 2", ValueError):
+            draw_samples(sampler, STILL, {}, 2, seeded(), 1, noise=torch.zeros(shape))
 
 
-def test_show_names_classes_and_counts_those_without_a_name(build, constant_network):
+def test_show_names_classes_and_counts_those_without_a_name(build):
     sampler = build(steps=1, model={"num_classes": 4})
     sampler.class_names = ["cat", "", "dog"]
-    samples = sampler.sample(constant_network(), sampler.conditions(4), 4, seeded())
+    samples = sampler.sample(STILL, sampler.conditions(4), 4, seeded())
     figure = sampler.show(samples)
     (grid,) = figure.panels
     assert list(grid.captions) == ["cat", "1", "dog", "3"] and grid.columns == 4
@@ -127,13 +110,11 @@ def test_show_names_classes_and_counts_those_without_a_name(build, constant_netw
     ("num", "num_classes", "columns"),
     [
         (30, 10, 10),
-        (100, 10, 10),
         (64, 10, 8),
         (64, 2, 8),
         (20, 3, 10),
         (5, 3, 5),
         (68, 0, 10),
-        (64, 101, 8),
         (16, 1, 8),
     ],
 )

@@ -1,13 +1,11 @@
-"""Training and sampling by predicted noise: closed forms of a Gaussian, the learned variance,
-diffusers' schedulers.
-"""
+"""Training and sampling by predicted noise: closed forms of a Gaussian, the learned variance."""
 
 import math
 from itertools import pairwise
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torch.testing import assert_close
 
@@ -23,8 +21,10 @@ from ditlab_models.processes.specs import (
     GaussianSpec,
     LinearBetas,
 )
-from support.models.draws import seeded
+from support.damage import refused
+from support.models.draws import Answering, KeyedNoise, seeded
 
+F64 = torch.float64
 MEAN, STD = 0.7, 0.25
 SCHEDULE = linear_schedule(LinearBetas())
 IMAGE = (1, 2, 2)
@@ -32,29 +32,36 @@ MODEL = DiTSpec(
     image_size=8, patch_size=4, width=32, depth=1, num_heads=2, variance_channels="predicted"
 )
 FIXED = {"weights": {"bound": 0.0}}
+START = torch.linspace(-2, 2, 8, dtype=F64).view(2, *IMAGE)
+
+
+def draw_ones(monkeypatch):
+    """Put 1 in the place of every normal draw of a sampler."""
+    ones = lambda self, like: torch.ones(like.shape, dtype=F64)  # noqa: E731
+    monkeypatch.setattr(noise_prediction.SampleDraws, "normal", ones)
 
 
 class Exact(nn.Module):
     """The best noise prediction for data N(MEAN, STD^2), and a constant v of the variance."""
 
-    def __init__(self, v: float | None = None, schedule=SCHEDULE) -> None:
+    def __init__(self, v=None):
         super().__init__()
-        self.anchor = nn.Parameter(torch.zeros((), dtype=torch.float64))
-        self.v, self.schedule, self.times = v, schedule, []
+        self.anchor = nn.Parameter(torch.zeros((), dtype=F64))
+        self.v, self.times = v, []
 
-    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+    def forward(self, x, t):
         self.times += t.unique().tolist()
-        bar = self.schedule.alphas_cumprod[t.long()].view(-1, 1, 1, 1)
+        bar = SCHEDULE.alphas_cumprod[t.long()].view(-1, 1, 1, 1)
         noise = (1 - bar).sqrt() * (x - bar.sqrt() * MEAN) / (STD**2 * bar + 1 - bar)
         return noise if self.v is None else torch.cat((noise, torch.full_like(noise, self.v)), 1)
 
 
-def sampler(variance: str = "posterior", **sampling) -> GaussianSampler:
+def sampler(variance="posterior", **sampling):
     objective = GaussianSpec(variance=variance, **({} if variance == "learned_range" else FIXED))
     return GaussianSampler(GaussianSamplingSpec(**sampling), objective, IMAGE, None)
 
 
-def step(t: int, s: int) -> tuple[float, float, float, float]:
+def step(t, s):
     """(A, B, beta, posterior variance) of E[x_s | x_t = x] = A x + B for data N(MEAN, STD^2), s <
     t.
     """
@@ -75,15 +82,10 @@ def test_spaced_ddpm_follows_the_closed_form(monkeypatch, variance, v, steps):
     """With every normal draw replaced by 1, the path is a recursion of the steps' means and
     standard deviations.
     """
-    monkeypatch.setattr(
-        noise_prediction.SampleDraws,
-        "normal",
-        lambda self, like: torch.ones(like.shape, dtype=torch.float64),
-    )
+    draw_ones(monkeypatch)
     network = Exact(v)
-    start = torch.linspace(-2, 2, 8, dtype=torch.float64).view(2, *IMAGE)
-    found = sampler(variance, steps=steps).sample(network, {}, 2, seeded(), True, start).trajectory
-    expected, taken = [start], timesteps(1000, steps)
+    found = sampler(variance, steps=steps).sample(network, {}, 2, seeded(), True, START).trajectory
+    expected, taken = [START], timesteps(1000, steps)
     for t, s in zip(taken, [*taken[1:], -1], strict=True):
         a, b, beta, posterior = step(t, s)
         x = a * expected[-1] + b
@@ -95,90 +97,43 @@ def test_spaced_ddpm_follows_the_closed_form(monkeypatch, variance, v, steps):
     assert network.times == taken  # the original step numbers, not those of the spaced process
 
 
-@pytest.mark.parametrize(("steps", "v"), [(5, None), (50, None), (50, 0.3)])
-def test_ddim_follows_the_closed_form(steps, v):
-    """Deviations from the mean are multiplied, step by step, by a number that the schedule
-    gives.
+@pytest.mark.parametrize(
+    ("steps", "v", "eta"), [(5, None, 0.0), (50, None, 0.7), (50, 0.3, 0.0), (7, 0.3, 1.0)]
+)
+def test_ddim_follows_the_closed_form(monkeypatch, steps, v, eta):
+    """Deviations from the mean are multiplied, step by step, by a number that the schedule gives;
+    `eta` adds normal draws, all 1 here, of its share of the posterior's variance.
     """
-    start = torch.linspace(-2, 2, 8, dtype=torch.float64).view(2, *IMAGE)
+    draw_ones(monkeypatch)
     variance = "posterior" if v is None else "learned_range"
-    found = (
-        sampler(variance, solver="ddim", steps=steps)
-        .sample(Exact(v), {}, 2, seeded(), True, start)
-        .trajectory
-    )
+    made = sampler(variance, solver="ddim", steps=steps, eta=eta)
+    found = made.sample(Exact(v), {}, 2, seeded(), True, START).trajectory
     taken = timesteps(1000, steps)
     bars = [float(SCHEDULE.alphas_cumprod[t]) for t in taken] + [1.0]
-    deviation, expected = start - bars[0] ** 0.5 * MEAN, [start]
+    deviation, expected = START - bars[0] ** 0.5 * MEAN, [START]
     for bar_t, bar_s in pairwise(bars):
         gain = STD**2 * bar_t**0.5 / (STD**2 * bar_t + 1 - bar_t)
         noise = (1 - bar_t**0.5 * gain) / (1 - bar_t) ** 0.5
-        deviation = (bar_s**0.5 * gain + (1 - bar_s) ** 0.5 * noise) * deviation
+        added = eta * ((1 - bar_s) / (1 - bar_t) * (1 - bar_t / bar_s)) ** 0.5
+        deviation = (bar_s**0.5 * gain + (1 - bar_s - added**2) ** 0.5 * noise) * deviation + added
         expected.append(bar_s**0.5 * MEAN + deviation)
     assert_close(found, torch.stack(expected), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("solver", ["ddpm", "ddim", "ddim-eta"])
-def test_equals_diffusers_schedulers(monkeypatch, solver):
-    """Step by step on one schedule, in float64: diffusers' own tables are float32."""
-    diffusers = pytest.importorskip("diffusers")
-    num = 40
-    noise = LinearBetas(steps=num, beta_start=0.002, beta_end=0.4)
-    schedule = linear_schedule(noise)
-    name, eta = solver.removesuffix("-eta"), 0.7 if solver.endswith("eta") else 0.0
-    taken = 8 if name == "ddpm" else num  # DDIM there spaces its steps in another way
-    options = {
-        "num_train_timesteps": num,
-        "beta_start": 0.002,
-        "beta_end": 0.4,
-        "clip_sample": False,
-    }
-    if name == "ddpm":
-        theirs = diffusers.DDPMScheduler(**options, variance_type="learned_range")
-        theirs.set_timesteps(timesteps=timesteps(num, taken))
-    else:
-        theirs = diffusers.DDIMScheduler(**options)
-        theirs.set_timesteps(num)
-    assert_close(theirs.alphas_cumprod.double(), schedule.alphas_cumprod, rtol=1e-5, atol=0)
-    theirs.alphas_cumprod = schedule.alphas_cumprod
-    draw = torch.linspace(-1, 1, 8, dtype=torch.float64).view(2, *IMAGE)
-    monkeypatch.setattr(
-        f"diffusers.schedulers.scheduling_{name}.randn_tensor",
-        lambda shape, **options: draw.view(shape),
-    )
-    monkeypatch.setattr(noise_prediction.SampleDraws, "normal", lambda self, like: draw)
-    network = Exact(0.3, schedule)
-    x = torch.linspace(-2, 2, 8, dtype=torch.float64).view(2, *IMAGE)
-    ours = GaussianSampler(
-        GaussianSamplingSpec(solver=name, steps=taken, eta=eta),
-        GaussianSpec(noise=noise),
-        IMAGE,
-        None,
-    )
-    frames = ours.sample(network, {}, 2, seeded(), True, x).trajectory
-    for t, frame in zip(theirs.timesteps.tolist(), frames[1:], strict=True):
-        output = network(x, torch.full((2,), t)).detach()
-        if name == "ddpm":
-            x = theirs.step(output, t, x).prev_sample
-        else:
-            x = theirs.step(output[:, :1], t, x, eta=eta).prev_sample
-        assert_close(frame, x, rtol=0, atol=1e-9)
-
-
-def objective(spec: GaussianSpec | None = None, model: DiTSpec = MODEL) -> NoiseObjective:
+def objective(spec=None, model=MODEL):
     return NoiseObjective(spec or GaussianSpec(), model, {})
 
 
 class Fixed(nn.Module):
     """A network that says the same of everything: `noise`, and `v` for the variance."""
 
-    def __init__(self, noise: float, v: float) -> None:
+    def __init__(self, noise, v):
         super().__init__()
-        self.noise = nn.Parameter(torch.tensor(noise, dtype=torch.float64))
-        self.v = nn.Parameter(torch.tensor(v, dtype=torch.float64))
+        self.noise = nn.Parameter(torch.tensor(noise, dtype=F64))
+        self.v = nn.Parameter(torch.tensor(v, dtype=F64))
         self.seen = []
 
-    def forward(self, x: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+    def forward(self, x, t, label=None):
         self.seen.append((x, t))
         return torch.cat((self.noise.expand_as(x), self.v.expand_as(x)), 1)
 
@@ -186,14 +141,14 @@ class Fixed(nn.Module):
 class Times:
     """A noise source of given times; its normal numbers are drawn in float64."""
 
-    def __init__(self, times) -> None:
-        self.times = torch.as_tensor(times, dtype=torch.float64)
+    def __init__(self, times):
+        self.times = torch.as_tensor(times, dtype=F64)
 
     def uniform(self, name, shape):
         return self.times
 
     def normal(self, name, shape):
-        return torch.randn(tuple(shape), generator=seeded(), dtype=torch.float64)
+        return torch.randn(tuple(shape), generator=seeded(), dtype=F64)
 
 
 @pytest.mark.parametrize("v", [-1.0, 0.25, 1.0])
@@ -204,7 +159,7 @@ def test_loss_is_that_of_its_definition(v):
     t = torch.tensor([1, 2, 400, 999])
     noise_source, image = (
         Times((t + 0.5) / 1000),
-        torch.linspace(-1, 1, 4 * 64, dtype=torch.float64).view(4, 1, 8, 8),
+        torch.linspace(-1, 1, 4 * 64, dtype=F64).view(4, 1, 8, 8),
     )
     network, noise = Fixed(0.2, v), Times([0.0]).normal("noise", (4, 1, 8, 8))
     found = objective().loss(network, {"image": image}, noise_source)
@@ -233,7 +188,7 @@ def test_bound_at_step_0_is_the_likelihood_of_pixels(v):
     """The variance interpolates between beta_0 and the posterior's of step 1, as that of step 0 is
     0.
     """
-    levels = torch.tensor([-1.0, -1 + 2 / 255, 0.2 / 51, 1.0], dtype=torch.float64)
+    levels = torch.tensor([-1.0, -1 + 2 / 255, 0.2 / 51, 1.0], dtype=F64)
     image = levels.view(4, 1, 1, 1).expand(4, 1, 8, 8)
     network, noise = Fixed(0.2, v), Times([0.0]).normal("noise", (4, 1, 8, 8))
     found = objective().loss(network, {"image": image}, Times([0.0] * 4))["bound"]
@@ -250,47 +205,40 @@ def test_bound_at_step_0_is_the_likelihood_of_pixels(v):
 
 
 def test_bound_trains_the_variance_alone():
-    network, image = Fixed(0.2, 0.1), torch.rand(4, 1, 8, 8, dtype=torch.float64)
+    network, image = Fixed(0.2, 0.1), torch.rand(4, 1, 8, 8, dtype=F64)
     components = objective().loss(network, {"image": image}, Times([0.0, 0.1, 0.5, 0.9]))
     of_noise, of_variance = torch.autograd.grad(components["bound"], [network.noise, network.v])
     assert of_noise == 0 and of_variance != 0
 
 
-def test_held_out_metrics_cover_each_quarter_of_timesteps(noise):
-    image = torch.rand(6, 1, 8, 8, dtype=torch.float64)
+def test_held_out_metrics_cover_each_quarter_of_timesteps():
+    image = torch.rand(6, 1, 8, 8, dtype=F64)
     network, built = Fixed(0.0, 0.0), objective()
-    held_out = built.metrics(network, {"image": image}, noise)
+    held_out = built.metrics(network, {"image": image}, KeyedNoise())
     assert all(value.shape == (6,) for value in held_out.values())
     assert held_out["noise"].mean().item() == pytest.approx(1, abs=0.1)  # the noise's own square
     quarters = [(4 * t / 1000).long().unique().tolist() for _, t in network.seen]
     assert quarters == [[0], [1], [2], [3]]
 
 
-def test_the_best_network_has_no_regret(noise):
+def test_the_best_network_has_no_regret():
     law = GaussianMixture(torch.full((1, 4), MEAN).double().numpy(), STD)
     loss = NoiseObjective(GaussianSpec(variance="beta", **FIXED), DiTSpec(image_size=4), {})
-    batch = {"image": MEAN + STD * torch.randn(8, *IMAGE, dtype=torch.float64)}
+    batch = {"image": MEAN + STD * torch.randn(8, *IMAGE, dtype=F64)}
     assert loss.knows_optimum(law)
-    assert_close(loss.excess_loss(Exact(), law, batch, noise), torch.zeros(8, dtype=torch.float64))
+    found = loss.excess_loss(Exact(), law, batch, KeyedNoise())
+    assert_close(found, torch.zeros(8, dtype=F64))
 
 
 def test_guidance_changes_the_first_channels_alone():
     """The rest, a variance's channels among them, is the conditional prediction's."""
-
-    class ByLabel(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.anchor = nn.Parameter(torch.zeros(()))
-
-        def forward(self, x: Tensor, t: Tensor, label: Tensor) -> Tensor:
-            return label.to(x).view(-1, 1, 1, 1).expand(-1, 2 * x.shape[1], -1, -1)
-
+    by_label = Answering(lambda x, t, label: label.to(x).view(-1, 1, 1, 1).expand(-1, 8, 2, 2))
     outputs = {}
     for guided in (None, 3):
         spec = GaussianSamplingSpec(guidance=3.0, guided_channels=guided)
         sampler = GaussianSampler(spec, GaussianSpec(), (4, 2, 2), 10)
         conditions = sampler.conditions(2, SampleRequest(label=2))
-        outputs[guided] = sampler.guided(ByLabel(), conditions)(torch.zeros(2, 4, 2, 2), 5)[
+        outputs[guided] = sampler.guided(by_label, conditions)(torch.zeros(2, 4, 2, 2), 5)[
             0, :, 0, 0
         ].tolist()
     assert outputs[None] == [10 + 3 * (2 - 10)] * 4 + [2] * 4
@@ -298,22 +246,17 @@ def test_guidance_changes_the_first_channels_alone():
 
 
 def test_objective_and_sampling_of_two_processes_do_not_mix():
-    with pytest.raises(
-        ValueError,
-        match=r"sampling\.solver=euler is for objective\.process=flow, and .* ddpm, ddim\.",
+    with refused(
+        r"sampling\.solver=euler is for objective\.process=flow, and .* ddpm, ddim\.", ValueError
     ):
         FAMILY.build_sampler(DiTSamplingSpec(), MODEL, GaussianSpec())
-    with pytest.raises(
-        ValueError,
-        match=r"sampling\.solver=ddpm is for objective\.process=gaussian, .* to one of eul",
+    with refused(
+        r"sampling\.solver=ddpm is for objective\.process=gaussian, .* to one of eul", ValueError
     ):
         FAMILY.build_sampler(GaussianSamplingSpec(), DiTSpec(), FAMILY.objective())
-    with pytest.raises(
-        ValueError, match=r"model\.variance_channels=predicted is read under .*gaussian alone"
-    ):
+    with refused(r"model\.variance_channels=predicted is read under .*gaussian alone", ValueError):
         FAMILY.build_objective(FAMILY.objective(), MODEL)
-    with pytest.raises(
-        ValueError,
-        match=r"objective\.variance=learned_range needs channels .* model\.variance_channe",
+    with refused(
+        r"objective\.variance=learned_range needs channels .* model\.variance_channe", ValueError
     ):
         FAMILY.build_objective(GaussianSpec(), DiTSpec())

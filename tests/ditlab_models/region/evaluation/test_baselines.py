@@ -19,7 +19,7 @@ def window(*cells: str):
     return torch.tensor(values)[None, :, None], mask, present
 
 
-def r2(predictor, x, mask, present) -> float:
+def r2(predictor, x, mask, present):
     predicted, target = predictor(x, mask, present), x[mask]
     return float(
         Agreement.of(target, predicted, torch.ones(len(target), dtype=torch.bool)).r2_within()

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import pearsonr
-from torch import nn
 
 from ditlab_models.contract import Samples
 from ditlab_models.region.evaluation import RegionEvaluator
 from ditlab_models.region.family import FAMILY
 from ditlab_models.region.objective import draw_masks
 from ditlab_models.region.spec import RegionObjectiveSpec, RegionSpec
-from support.models.draws import seeded
+from support.models.draws import Answering, seeded
 from support.models.region_rows import as_row_set, gaussian_chain
 
 REGIONS, FEATURES = 12, 3
@@ -32,15 +31,9 @@ MODEL = RegionSpec(
 )
 
 
-class ScaledFeatures(nn.Module):
+def scaled(gain=1.0, offset=0.0):
     """A network that predicts `gain` times the true features, plus an offset."""
-
-    def __init__(self, gain: float = 1.0, offset: float = 0.0) -> None:
-        super().__init__()
-        self.gain, self.offset = nn.Parameter(torch.tensor(gain)), offset
-
-    def forward(self, x, mask, t, present=None, rows=None):
-        return self.gain * x + self.offset
+    return Answering(lambda x, *_, **named: gain * x + offset)
 
 
 def padded(num):
@@ -65,8 +58,8 @@ def train():
     return as_row_set(x * padded(600)[..., None], padded(600), ["chr3"] * 600, NAMES)
 
 
-def evaluate(network, train, held_out, references=None, batch=256, model=MODEL):
-    return RegionEvaluator(RegionObjectiveSpec(), model).evaluate(
+def evaluate(network, train, held_out, references=None, batch=256):
+    return RegionEvaluator(RegionObjectiveSpec(), MODEL).evaluate(
         network, train, held_out, references or {}, batch
     )
 
@@ -78,7 +71,7 @@ def true_features(x, mask, present):
 @pytest.fixture(scope="module")
 def perfect(train, held_out):
     """Measurements of a network that predicts the true features, beside a reference that does."""
-    return evaluate(ScaledFeatures(), train, held_out, {"optimal": true_features})
+    return evaluate(scaled(), train, held_out, {"optimal": true_features})
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +79,7 @@ def halved(train, held_out):
     """Measurements of a network that predicts half of the true features, beside the same
     reference.
     """
-    return evaluate(ScaledFeatures(0.5), train, held_out, {"optimal": true_features})
+    return evaluate(scaled(0.5), train, held_out, {"optimal": true_features})
 
 
 def column(table, name, **where):
@@ -125,21 +118,14 @@ def test_shares_of_the_optimum(train, held_out):
         mean = np.array([0.0, 3.0, -3.0])
         return np.where(mask[..., None], mean + 0.5 * (x - mean), x)
 
-    found = evaluate(ScaledFeatures(), train, held_out, {"optimal": shrunk})
+    found = evaluate(scaled(), train, held_out, {"optimal": shrunk})
     metrics = found.metrics
     assert metrics["reference/optimal/r2_within/r50"] == pytest.approx(0.75, abs=0.01)
     assert metrics["optimal_share"] == pytest.approx(1 / metrics["reference/optimal/r2_within/r50"])
-    shares = dict(
-        zip(
-            found.tables["r2_within"]["predictor"],
-            found.tables["r2_within"]["share of optimal at 50%"],
-            strict=True,
-        )
-    )
+    table = found.tables["r2_within"]
+    shares = dict(zip(table["predictor"], table["share of optimal at 50%"], strict=True))
     assert shares["optimal"] == 1.0 and shares["model"] == pytest.approx(4 / 3, abs=0.02)
-    useless = evaluate(
-        ScaledFeatures(), train, held_out, {"optimal": lambda x, mask, present: 0 * x + 50}
-    )
+    useless = evaluate(scaled(), train, held_out, {"optimal": lambda x, mask, present: 0 * x + 50})
     assert "optimal_share" not in useless.metrics and set(useless.tables["r2"]) == set(
         useless.tables["r2_within"]
     )
@@ -154,7 +140,7 @@ def test_all_predictors_see_the_same_masks(train, held_out):
         seen.append(mask.mean())
         return 0.5 * x + 1.0
 
-    metrics = evaluate(ScaledFeatures(0.5, 1.0), train, held_out, {"optimal": reference}).metrics
+    metrics = evaluate(scaled(0.5, 1.0), train, held_out, {"optimal": reference}).metrics
     for name, value in metrics.items():
         if name.startswith("reference/optimal/"):
             assert value == pytest.approx(
@@ -167,10 +153,8 @@ def test_neither_batches_nor_memory_limits_change_figures(monkeypatch):
     torch.manual_seed(0)
     network = FAMILY.build_network(MODEL)
     x, present = gaussian_chain(60, REGIONS, FEATURES) * padded(60)[..., None], padded(60)
-    train, held_out = (
-        as_row_set(x[30:], present[30:]),
-        as_row_set(x[:30], present[:30], ["chr1"] * 10 + ["chr2"] * 20),
-    )
+    train = as_row_set(x[30:], present[30:])
+    held_out = as_row_set(x[:30], present[:30], ["chr1"] * 10 + ["chr2"] * 20)
     one = evaluate(network, train, held_out).metrics
     assert evaluate(network, train, held_out, batch=7).metrics == pytest.approx(
         one, rel=1e-5, abs=1e-7
@@ -203,15 +187,9 @@ def test_tables_hold_every_predictor_motif_and_chromosome(halved):
     )
 
 
-class Noisy(nn.Module):
-    """A network that is off by noise, of its own for each value: no correlation is 1."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(()))
-
-    def forward(self, x, mask, t, present=None, rows=None):
-        return x.exp() + (40 * x).sin()
+def noisy(x, *_, **named):
+    """A prediction that is off by noise, of its own for each value: no correlation is 1."""
+    return x.exp() + (40 * x).sin()
 
 
 def test_correlations_by_cell_type_are_scipys_and_intervals_hold_the_figures(train):
@@ -221,7 +199,7 @@ def test_correlations_by_cell_type_are_scipys_and_intervals_hold_the_figures(tra
     rows = as_row_set(
         x, torch.ones(80, REGIONS, dtype=torch.bool), ["chr1"] * 80, NAMES, cell_type=cells
     )
-    found, num = evaluate(Noisy(), train, rows), 0
+    found, num = evaluate(Answering(noisy), train, rows), 0
     by_cell, metrics = found.tables["by_cell_type"], found.metrics
     assert by_cell["cell_type"].tolist()[:2] == ["B", "T"]
     masks = next(draw_masks(part.batch, part.noise, (0.5,))[0] for part in rows.batches(80))
@@ -229,7 +207,7 @@ def test_correlations_by_cell_type_are_scipys_and_intervals_hold_the_figures(tra
         target = x[np.array(cells) == cell][masks[np.array(cells) == cell]]
         num += len(target)
         assert by_cell["entries"][place] == target.numel()
-        flat = target.flatten().numpy(), Noisy()(target, None, None).detach().flatten().numpy()
+        flat = target.flatten().numpy(), noisy(target).flatten().numpy()
         assert by_cell["pearson"][place] == pytest.approx(pearsonr(*flat).statistic, rel=1e-5)
     ends = [math.atanh(metrics[f"pearson/r50_{end}"]) for end in ("low", "high")]
     half = 1.959964 / math.sqrt(num * FEATURES - 3)  # of independent pairs
@@ -264,7 +242,7 @@ def test_nothing_to_mask_gives_no_nan(present, train):
     """Windows of padding alone; windows of one region each, of which most masks hit none."""
     x = torch.zeros(4, REGIONS, FEATURES)
     rows = as_row_set(x, torch.arange(REGIONS).expand(4, REGIONS) < present)
-    found = evaluate(ScaledFeatures(), train, rows, {"optimal": true_features})
+    found = evaluate(scaled(), train, rows, {"optimal": true_features})
     assert all(math.isfinite(value) for value in found.metrics.values())
     assert found.tables["by_chromosome"]["chromosome"].tolist() == ["all"] * 5
     for table in found.tables.values():
@@ -273,20 +251,15 @@ def test_nothing_to_mask_gives_no_nan(present, train):
 
 
 def test_the_title_says_where_a_window_has_one_prediction(perfect, train, held_out):
-    def title(found):
-        return found.figures["r2_by_mask_ratio"].title
-
-    assert title(perfect) == (
+    placed = MODEL.model_copy(update={"positions": "sinusoidal"})
+    found = RegionEvaluator(RegionObjectiveSpec(), placed).evaluate(
+        scaled(), train, held_out, {}, 256
+    )
+    assert found.figures["r2_by_mask_ratio"].title == "R² of masked regions"
+    assert perfect.figures["r2_by_mask_ratio"].title == (
         "R² of masked regions. model.positions=none: one prediction for all masked regions "
         "of a window"
     )
-    placed = evaluate(
-        ScaledFeatures(),
-        train,
-        held_out,
-        model=MODEL.model_copy(update={"positions": "sinusoidal"}),
-    )
-    assert title(placed) == "R² of masked regions"
 
 
 def test_samples_are_measured_where_they_were_imputed_alone(train, held_out):
