@@ -1,10 +1,18 @@
 """Fixtures of tests of add-ons."""
 
 import shutil
+from functools import partial
 
 import pytest
 
+from support.command import run_here
 from support.homes import settled
+
+
+@pytest.fixture
+def cli(capfd, monkeypatch):
+    """`ditlab ...` in this process, in whatever home DITLAB_HOME is."""
+    return partial(run_here, capfd, monkeypatch)
 
 
 @pytest.fixture

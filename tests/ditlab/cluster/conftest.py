@@ -3,58 +3,50 @@ interrupts.
 """
 
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ditlab.api.training import TrainingResult, train
-from ditlab.spec.experiment import Experiment
+from ditlab.api.training import train
 from support import databases
 from support.clusters.faults import tracked
 from support.clusters.unbroken import Unbroken, broken, checkpoint_of
 
 
-def _warn(message: str) -> None:
+def _warn(message):
     sys.stderr.write(f"warning: {message}\n")
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> Path:
+def home(tmp_path_factory, mlflow_template):
     """A home with an MLflow database, for all tests of a file."""
     return databases.seed(tmp_path_factory.mktemp("home"), mlflow_template)
 
 
-@pytest.fixture
-def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def at_home(home):
     """The file's home as DITLAB_HOME."""
-    monkeypatch.setenv("DITLAB_HOME", str(home))
-    return home
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DITLAB_HOME", str(home))
+        yield home
 
 
 @pytest.fixture(scope="session")
-def unbroken(ray: Any, tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> Unbroken:
+def unbroken(ray, tmp_path_factory, mlflow_template):
     """A run of two Ray workers that nothing interrupts: what interrupted runs must come to."""
-    home, experiment = (
-        databases.seed(tmp_path_factory.mktemp("unbroken"), mlflow_template),
-        broken("unbroken"),
-    )
+    home = databases.seed(tmp_path_factory.mktemp("unbroken"), mlflow_template)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DITLAB_HOME", str(home))
-        result = train(experiment, warn=_warn)
-    return Unbroken(
-        checkpoint_of(home, result.run_id), tracked(home, "unbroken")[0], experiment, home, result
-    )
+        result = train(broken("unbroken"), warn=_warn)
+    return Unbroken(checkpoint_of(home, result.run_id), tracked(home, "unbroken")[0])
 
 
 @pytest.fixture
-def go(ray: Any, at_home: Path) -> Callable[..., TrainingResult]:
+def go(ray, at_home):
     """`go(experiment, resume=None)` trains on the Ray instance of the session; warnings go to
     standard error.
     """
 
-    def run(experiment: Experiment, resume: str | None = None) -> TrainingResult:
+    def run(experiment, resume=None):
         return train(experiment, resume=resume, warn=_warn)
 
     return run

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 
 @contextmanager
-def training(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def training(folder):
     """A training at its tenth step or later, with a checkpoint every fifth."""
     home, spec = folder / "home", folder / "spec.yaml"
     spec.write_text(

@@ -8,8 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +16,7 @@ from ditlab.home import Home
 from ditlab.tracking.history import JournalFacts
 from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import list_runs
-from support.clusters.lab import Lab, lab
+from support.clusters.lab import lab
 from support.clusters.nodes import CHECKOUT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # a cluster of its own: 75 s
@@ -34,7 +32,7 @@ SHORT = [
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def here(tmp_path_factory):
     """A head that only leads, and a node of one core."""
     with lab(tmp_path_factory.mktemp("lab")) as found:
         found.nodes.start_head(num_cpus=0)
@@ -43,12 +41,12 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def two_nodes(here: Lab) -> None:
+def two_nodes(here):
     """A second node, for runs that begin."""
     here.nodes.add_node(1)
 
 
-def readme_line(here: Lab, home: Path) -> list[str]:
+def readme_line(here, home):
     """The README's `ray job submit` line, with its placeholders filled in: bucket, home, the
     tunnel's port.
     """
@@ -66,7 +64,7 @@ def readme_line(here: Lab, home: Path) -> list[str]:
     return ["ray.scripts.scripts", *words[1:]]
 
 
-def python(here: Lab, *words: str, cwd: Path = CHECKOUT) -> subprocess.CompletedProcess[str]:
+def python(here, *words, cwd=CHECKOUT):
     """Run a module, as a person who may use the cluster."""
     command = [sys.executable, "-m", *words]
     return subprocess.run(
@@ -75,7 +73,7 @@ def python(here: Lab, *words: str, cwd: Path = CHECKOUT) -> subprocess.Completed
 
 
 @pytest.fixture(scope="module")
-def mistaken(here: Lab) -> subprocess.CompletedProcess[str]:
+def mistaken(here):
     """A job whose run is refused on the cluster."""
     changes = ("--set", "resources.workers=2", "--set", "resources.cpus_per_worker=9")
     return python(here, "ditlab", "submit", SPEC, *changes)
@@ -106,7 +104,7 @@ def test_nothing_secret_leaves_the_nodes(here, mistaken):
     node.
     """
     assert mistaken.returncode == 2, mistaken.stderr
-    secrets = [here.nodes.token, here.mlflow.password]
+    secrets = [here.nodes.token, here.mlflow.account["MLFLOW_TRACKING_PASSWORD"]]
     shown = json.dumps([here.nodes.get("/api/jobs/"), here.nodes.get("/api/v0/actors?detail=true")])
     assert SPEC in shown and len(shown) > 2000
     places = [here.home, here.nodes.folder, here.mlflow_home, *here.nodes.session_logs()]
@@ -119,7 +117,7 @@ def test_nothing_secret_leaves_the_nodes(here, mistaken):
         assert not found, found
 
 
-def homes_in_rays_copies(here: Lab) -> list[Path]:
+def homes_in_rays_copies(here):
     found = []
     for logs in here.nodes.session_logs():
         found += logs.parent.glob("runtime_resources/working_dir_files/*/runs")

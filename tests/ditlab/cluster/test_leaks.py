@@ -2,19 +2,18 @@
 or Ray's logs.
 """
 
-import json
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.clusters.lab import Mlflow
+from support.clusters.ray_instance import PLUGINS
 from support.command import run_process
-from support.served import NAME, Served, account, guarded
+from support.served import account, guarded
 
-PLUGINS = Path(__file__).parents[2] / "support" / "plugins"
 PASSWORD, KEY, TOKEN = (
     "leaky-" + secrets.token_hex(8),
     "AKse/" + secrets.token_hex(12),
@@ -34,14 +33,14 @@ tracking: {experiment: leaks, system_metrics: false}
 
 
 @pytest.fixture
-def short() -> Iterator[Path]:
+def short():
     """A short folder for Ray, whose sockets need short names."""
     folder = Path(tempfile.mkdtemp(prefix="leak"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def files_with(folder: Path, *words: str) -> list[str]:
+def files_with(folder, *words):
     found = []
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
@@ -50,24 +49,10 @@ def files_with(folder: Path, *words: str) -> list[str]:
     return found
 
 
-def tags_of(server: Served) -> dict[str, str]:
-    """Tags of the only run on the server."""
-    body = json.dumps({"experiment_ids": ["1"]}).encode()
-    answer = server.ask(
-        "/api/2.0/mlflow/runs/search",
-        f"{NAME}:{PASSWORD}",
-        body,
-        "POST",
-        Content_Type="application/json",
-    )
-    (run,) = json.loads(answer[1])["runs"]
-    return {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("options", [("--local",), ()], ids=["local", "ray"])
-def test_no_secret_is_left_anywhere(tmp_path: Path, short: Path, options: tuple[str, ...]) -> None:
+def test_no_secret_is_left_anywhere(tmp_path, short, options):
     (tmp_path / "leaking.yaml").write_text(SPEC)
     home, log = tmp_path / "home", tmp_path / "server.log"
     with guarded(tmp_path / "mlflow", log, account(PASSWORD)) as server:
@@ -95,7 +80,10 @@ def test_no_secret_is_left_anywhere(tmp_path: Path, short: Path, options: tuple[
         again = run_process("runs", "sync", home=home, cwd=tmp_path, **environment)
         listed = run_process("runs", "--json", home=home, cwd=tmp_path, **environment)
         assert again.code == listed.code == 0 and "***" in listed.json["runs"][0]["message"]
-        assert "no access with" in tags_of(server)["mlflow.note.content"]
+        mlflow = Mlflow(server, account(PASSWORD))
+        (run,) = mlflow.ask("runs/search", experiment_ids=["1"])["runs"]
+        tags = {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
+        assert "no access with" in tags["mlflow.note.content"]
     for text in (said.out, said.err, again.err, listed.out, listed.err, log.read_text()):
         assert not [word for word in (PASSWORD, KEY, TOKEN) if word in text]
     assert files_with(tmp_path, PASSWORD, KEY, TOKEN) == []

@@ -3,21 +3,19 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ditlab.home import Home, RunFolder
+from ditlab.home import Home
 from ditlab.tracking import server as tracking_server
 from ditlab.tracking.access import check_reachable
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
 from support import databases
 from support.clusters.faults import wait_until
+from support.clusters.nodes import free_ports
 
 
 @pytest.fixture
@@ -36,7 +34,7 @@ def store(home, mlflow_template):
 def new_run(home):
     """`new_run(name)` makes a run in the home."""
 
-    def make(name: str = "digits-dit", **changes: Any) -> RunFolder:
+    def make(name="digits-dit", **changes):
         facts = {"family": "dit", "spec_hash": "abc", "total_steps": 600}
         return create_run(home, name, **facts | changes)
 
@@ -60,15 +58,13 @@ def tracked(home):
 class Server:
     """`mlflow server` in one process, started on demand at an address that is chosen before."""
 
-    def __init__(self, root: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+    def __init__(self, root):
+        (self.port,) = free_ports(1)
         self.uri = f"http://127.0.0.1:{self.port}"
         self._root = root
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = None
 
-    def start(self) -> None:
+    def start(self):
         """Start the server unless it runs; returns when it answers."""
         if self._process is not None:
             return
@@ -80,10 +76,7 @@ class Server:
             "artifacts-destination": root / "artifacts",
         }
         words = [f"--{name}={value}" for name, value in options.items()]
-        off = {
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        }
+        off = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         log = root / "server.log"
         with log.open("wb") as file:
             self._process = subprocess.Popen(
@@ -96,19 +89,19 @@ class Server:
             )
         wait_until(lambda: check_reachable(self.uri, 1) is None, 180, "the server's answer")
 
-    def signal(self, number: int) -> None:
+    def signal(self, number):
         """Send a signal to all its processes."""
         assert self._process is not None
         os.killpg(self._process.pid, number)
 
-    def kill(self) -> None:
+    def kill(self):
         """Kill the server; `start` brings it back at the same address, with its database."""
         assert self._process is not None
         self.signal(signal.SIGKILL)
         self._process.wait(20)
         self._process = None
 
-    def stop(self) -> None:
+    def stop(self):
         """End the server in order, if it runs."""
         if self._process is not None:
             self.signal(signal.SIGCONT)
@@ -128,16 +121,8 @@ def server(tmp_path_factory, mlflow_template):
 
 
 @pytest.fixture
-def own_server():
-    """`own_server(root)`: a server of one test, with its database under `root`, killed at the
-    end.
-    """
-    made: list[Server] = []
-
-    def make(root: Path) -> Server:
-        made.append(Server(root))
-        return made[-1]
-
-    yield make
-    for server in made:
-        server.stop()
+def own_server(tmp_path):
+    """A server of one test, with its database in `disk`."""
+    server = Server(tmp_path / "disk")
+    yield server
+    server.stop()

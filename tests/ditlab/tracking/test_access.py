@@ -29,7 +29,7 @@ def no_account(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def log_in(monkeypatch: pytest.MonkeyPatch, password: str = PASSWORD) -> None:
+def log_in(monkeypatch, password=PASSWORD):
     for name, value in account(password).items():
         monkeypatch.setenv(name, value)
 
@@ -37,24 +37,19 @@ def log_in(monkeypatch: pytest.MonkeyPatch, password: str = PASSWORD) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("password", [None, WRONG])
 def test_a_refused_run_goes_on_and_is_sent_later(
-    closed,
-    home,
-    new_run,
-    monkeypatch,
-    password,
+    closed, home, new_run, tracked, monkeypatch, password
 ):
     if password:
         log_in(monkeypatch, password)
-    url, warnings = closed.url, []
-    tracker = RunTracker(new_run(tracking_uri=url), url, home, warn=warnings.append)
-    tracker.start("refused", "refused", "dit", {"depth": "9"})
+    url = closed.url
+    tracker = tracked(new_run(tracking_uri=url), url, params={"depth": "9"})
     for step in range(1, 51):
         tracker.journal.log_metrics(step, {"train/loss": 1 / step})
     tracker.log_text("a note", "note.txt")
     tracker.end("finished")
     left = tracker.close(10)
     assert left > 50
-    (warning,) = warnings
+    (warning,) = tracker.said
     for words in (
         f"MLflow at {url} refuses this (401: ",
         "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",

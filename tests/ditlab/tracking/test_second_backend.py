@@ -5,13 +5,9 @@ once.
 import itertools
 from typing import ClassVar
 
-import pytest
-
 from ditlab import parts
-from ditlab.home import Home
 from ditlab.tracking.backend import TrackingBackend
-from ditlab.tracking.records import create_run, read_record
-from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.records import read_record
 from ditlab.tracking.upload import num_unsent
 from ditlab_addons.housekeeping.sync import sync_runs
 from support.journals import read_records
@@ -38,34 +34,20 @@ class LinesBackend(TrackingBackend):
             self.runs[self.run_id].append(record)
 
 
-@pytest.fixture
-def lines(monkeypatch):
+def test_nothing_is_lost_or_doubled_when_it_is_away(home, new_run, tracked, monkeypatch):
     own = parts.Parts(trackers={"lines": f"{__name__}:LinesBackend"})
     known = parts.all_parts
     monkeypatch.setattr(parts, "all_parts", lambda: [*known(), own])
-    monkeypatch.setattr(LinesBackend, "runs", {})
-    monkeypatch.setattr(LinesBackend, "faults", iter(()))
-    return LinesBackend
-
-
-@pytest.fixture
-def run_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DITLAB_HOME", str(tmp_path))
-    return Home(tmp_path)
-
-
-def test_nothing_is_lost_or_doubled_when_it_is_away(lines, run_home):
-    folder = create_run(run_home, "away", family="dit", spec_hash="", tracking_uri="lines://here")
-    lines.faults = itertools.chain([True, True, False] * 3, itertools.repeat(True))
-    warnings = []
-    tracker = RunTracker(folder, "lines://here", run_home, warn=warnings.append)
-    tracker.start("away", "lab", "dit", {"seed": "0"})
+    faults = itertools.chain([True, True, False] * 3, itertools.repeat(True))
+    monkeypatch.setattr(LinesBackend, "faults", faults)
+    folder = new_run(tracking_uri="lines://here")
+    tracker = tracked(folder, "lines://here", params={"seed": "0"})
     for step in range(1, 41):
         tracker.journal.log_metrics(step, {"train/loss": 1 / step})
     left = tracker.close(3.0)
-    assert left > 0 and left == num_unsent(folder, "lines://here", run_home) and warnings
-    lines.faults = iter(())
-    (result,) = sync_runs([read_record(folder)], run_home, warn=warnings.append)
+    assert left > 0 and left == num_unsent(folder, "lines://here", home) and tracker.said
+    monkeypatch.setattr(LinesBackend, "faults", iter(()))
+    (result,) = sync_runs([read_record(folder)], home, warn=tracker.said.append)
     assert (result.sent, result.left, result.fault) == (left, 0, "")
-    assert lines.runs[folder.run_id] == read_records(folder.journal)
-    assert not run_home.mlflow_database.exists()
+    assert LinesBackend.runs[folder.run_id] == read_records(folder.journal)
+    assert not home.mlflow_database.exists()

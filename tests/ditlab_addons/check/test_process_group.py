@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import distributed
@@ -55,10 +56,9 @@ def wait_for_ever(rank, folder):
 
 def is_running(pid):
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def pids(folder):
@@ -79,7 +79,7 @@ def warm(monkeypatch):
 
 def test_results_and_errors_of_workers(warm, tmp_path):
     values = np.arange(3.0)
-    done: list[int] = []
+    done = []
     assert run_workers(add_up, (values,), 2, threads=1, on_done=done.append) == [
         (0, 9.0, 1),
         (1, 9.0, 1),

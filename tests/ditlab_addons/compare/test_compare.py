@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,11 +11,11 @@ import pytest
 
 from ditlab.analysis.opened_run import SavedRun
 from ditlab.home import Home
-from ditlab.storage.files import add_checksum, without_checksum
-from ditlab_addons.compare.functions import draw, open_groups, summarise
+from ditlab_addons.compare.functions import draw, open_groups
 from ditlab_models.figures import Figure, Text
-from support.command import run_here, run_inside
+from support.command import run_inside
 from support.homes import settled
+from support.journals import read_records
 
 SECOND = """\
 extends: small.yaml
@@ -31,11 +32,9 @@ def both(finished, tmp_path_factory):
     settled(shutil.copytree(finished.home, folder / "home"))
     shutil.copy(finished.spec, folder / "small.yaml")
     (folder / "second.yaml").write_text(SECOND)
-    said = run_inside(
-        "train", folder / "second.yaml", "--local", "--json", home=folder / "home", cwd=folder
-    )
-    assert said.code == 0, said.err
-    return folder / "home"
+    home = folder / "home"
+    run_inside("train", folder / "second.yaml", "--local", home=home, cwd=folder).ok()
+    return home
 
 
 def copied(home, place):
@@ -58,19 +57,14 @@ def compared(both, tmp_path_factory):
     """Both runs compared with all there is. Read it only."""
     folder = tmp_path_factory.mktemp("compared")
     home = copied(both, folder / "home")
-    said = run_inside("compare", "small", "second", "--json", home=home, cwd=folder)
-    assert said.code == 0, said.err
+    said = run_inside("compare", "small", "second", "--json", home=home, cwd=folder).ok()
     return SimpleNamespace(home=home, said=said)
 
 
 @pytest.fixture
-def compare(mine, capfd, monkeypatch):
+def compare(mine, cli):
     """`ditlab compare ...`"""
-
-    def call(*arguments):
-        return run_here(capfd, monkeypatch, "compare", *arguments)
-
-    return call
+    return partial(cli, "compare")
 
 
 def folder_of(home, name):
@@ -92,9 +86,8 @@ def another(home, name, **record):
 
 
 def page(said):
-    assert said.code == 0, said.err
-    (file,) = [Path(file) for file in said.json["files"] if file.endswith(".md")]
-    return file.read_text()
+    (file,) = [file for file in said.ok().json["files"] if file.endswith(".md")]
+    return Path(file).read_text()
 
 
 @pytest.fixture
@@ -150,12 +143,10 @@ def test_the_page_says_the_same_to_a_person(compare, mine, tmp_path):
 def test_the_page_is_an_artifact_of_every_run(compared):
     for name in ("small", "second"):
         folder = folder_of(compared.home, name)
-        records = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
-        places = [record.get("artifact_path") or "" for record in records]
         (logged,) = [
             record
-            for place, record in zip(places, records, strict=True)
-            if place.startswith("comparisons")
+            for record in read_records(folder / "journal.jsonl")
+            if (record.get("artifact_path") or "").startswith("comparisons")
         ]
         kept = folder / logged["path"]  # a copy: the page itself may be moved
         assert kept.name == "comparison.html" and kept.exists()
@@ -172,7 +163,7 @@ def test_figures_of_one_name_are_one_measurement(compared):
 
 
 def test_samples_are_drawn_in_chunks_and_are_those_of_one_chunk(mine, monkeypatch):
-    sizes: list[int] = []
+    sizes = []
     build = SavedRun.network
 
     def watched(self, device):
@@ -187,33 +178,6 @@ def test_samples_are_drawn_in_chunks_and_are_those_of_one_chunk(mine, monkeypatc
     assert set(sizes) == {4, 1, 9}
     images = [drawing.grid.panels[0].images for drawing in drawn]
     assert images[0] == pytest.approx(images[1], abs=1e-5)
-
-
-def records_of(journal):
-    """Records of a journal without their checksums, for changes by hand."""
-    return [json.loads(without_checksum(line)) for line in journal.read_bytes().splitlines()]
-
-
-def write_records(journal, records):
-    """Write a journal whose every line has its checksum."""
-    texts = (json.dumps(record, separators=(",", ":")).encode() for record in records)
-    journal.write_bytes(b"".join(add_checksum(text) + b"\n" for text in texts))
-
-
-def test_a_resumed_run_counts_its_own_steps_alone(mine):
-    """An hour between step 2 and step 3, and a start at its end."""
-    journal, hour = folder_of(mine, "small") / "journal.jsonl", 3_600_000
-    before = summarise(open_groups(["small", "second"], Home(mine), print)[0].runs[0]).seconds
-    records = records_of(journal)
-    third = next(
-        i for i, record in enumerate(records) if record["kind"] == "metrics" and record["step"] == 3
-    )
-    later = [{**record, "time": record["time"] + hour} for record in records[third:]]
-    again = {**records[0], "time": records[third - 1]["time"] + hour}
-    write_records(journal, [*records[:third], again, *later])
-    after = summarise(open_groups(["small", "second"], Home(mine), print)[0].runs[0])
-    assert before is not None and after.seconds is not None
-    assert after.step == 4 and after.seconds < before + 60
 
 
 @pytest.mark.usefixtures("without_curves")
@@ -233,20 +197,6 @@ def test_runs_without_a_journal_have_a_page(compare, mine):
     )
 
 
-@pytest.mark.slow
-def test_a_failed_run_of_no_numbers_has_a_page(compare, mine):
-    folder = another(mine, "broken", status="failed", message="it diverged")
-    journal = folder / "journal.jsonl"
-    records = records_of(journal)
-    for record in records:
-        for name in {"eval/velocity", "train/loss"} & record.get("values", {}).keys():
-            record["values"][name] = "NaN"
-    write_records(journal, records)
-    said = compare("second", "broken", "--no-log", "--json")
-    assert said.json["runs"][1]["metrics"]["train/loss"] is None
-    assert "only second has a number" in page(said) and "broken (failed)" in page(said)
-
-
 @pytest.mark.usefixtures("without_curves")
 def test_other_held_out_samples_are_not_compared(compare, mine):
     spec = another(mine, "other") / "spec.yaml"
@@ -261,7 +211,7 @@ def test_other_held_out_samples_are_not_compared(compare, mine):
 MISTAKES = [
     (["small"], "RUN names 1 runs: a comparison takes 2 to 8"),
     (["small", "nope"], "run 'nope' is unknown"),
-    (["a", "b", "c", "d", "e", "f", "g", "h", "i"], "RUN names 9 runs: a comparison takes 2 to 8"),
+    ([*"abcdefghi"], "RUN names 9 runs: a comparison takes 2 to 8"),
     (["small", "swept"], "run 'swept' is a sweep of 3 trials; none of its trials has begun"),
     (["small", "second", "--out", "small.yaml/below"], "--out small.yaml/below cannot be written"),
 ]
@@ -270,10 +220,14 @@ MISTAKES = [
 def test_mistakes(compare, mine, tmp_path):
     another(mine, "swept", trials=3)
     (tmp_path / "small.yaml").write_text("")
-    before = {path for path in mine.rglob("*") if "caches" not in path.parts}
+
+    def files():
+        return {path for path in mine.rglob("*") if "caches" not in path.parts}
+
+    before = files()
     for arguments, message in MISTAKES:
         compare(*arguments).refused(message)
-        assert {path for path in mine.rglob("*") if "caches" not in path.parts} == before, arguments
+        assert files() == before, arguments
 
 
 def test_a_run_named_by_id_and_by_name_is_named_twice(compare, mine):

@@ -17,13 +17,6 @@ from ditlab_addons.doctor.machine import last_sentence
 from support.clusters.reports import GOOD, HEAD, OWN, REQUIRED
 
 
-def verdicts(findings):
-    found: dict[str, list[str]] = {}
-    for each in findings:
-        found.setdefault(each.what, []).append(each.verdict)
-    return found
-
-
 def test_a_cluster_that_agrees_is_ok_throughout():
     findings = report_findings([GOOD, replace(GOOD, name="b"), HEAD], [], REQUIRED)
     assert {each.verdict for each in findings} == {"ok"}
@@ -43,9 +36,8 @@ def test_a_cluster_that_agrees_is_ok_throughout():
 )
 def test_what_is_wrong_on_one_node_has_its_line(report, what, verdict):
     findings = report_findings([GOOD, replace(report, name="b")], [], REQUIRED)
-    assert verdicts(findings)[what] == [verdict]
     (line,) = [each for each in findings if each.what == what]
-    assert "b" in line.found and line.remedy
+    assert line.verdict == verdict and "b" in line.found and line.remedy
     ready = last_sentence(findings)
     assert what in ready
     assert ready.startswith("not ready" if verdict == "missing" else "ready for a long run (")
@@ -53,8 +45,8 @@ def test_what_is_wrong_on_one_node_has_its_line(report, what, verdict):
 
 def test_a_node_that_does_not_answer_is_missing():
     silent = ["node b sent no report (no answer in 120 s); wait."]
-    found = verdicts(report_findings([GOOD], silent, REQUIRED))
-    assert found["nodes"] == ["ok", "missing"]
+    findings = report_findings([GOOD], silent, REQUIRED)
+    assert [each.verdict for each in findings if each.what == "nodes"] == ["ok", "missing"]
 
 
 def result(node, value, problem=""):

@@ -10,9 +10,9 @@ from ditlab.data.stores.bucketed_store import open_store
 from ditlab.data.stores.manifest import Column
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
-from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
 from ditlab_addons.encode.encoding import EncodingRules, encode_store, image_columns, text_columns
+from support.damage import refused
 from support.datasets.photographs import captioned_folder, smooth
 from support.datasets.writing import written
 
@@ -105,5 +105,5 @@ def test_stores_that_cannot_be_encoded(run, image_folder):
             {"encode_images": None, "encode_text": "x"},
         ),
     ):
-        with pytest.raises(UserError, match=message):
+        with refused(message):
             encode_store(**{"store": "set", "encode_images": image, **options})

@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ditlab.data.stores.manifest import FORMAT_VERSION, Column, Source
+from ditlab.data.stores.manifest import FORMAT_VERSION, Column
 from ditlab.data.stores.store import Store
-from ditlab.errors import UserError
 from ditlab_addons.encode.encoding import encode_store
+from support.damage import refused
 from support.datasets.tiny_encoders import write_autoencoder
-from support.datasets.writing import StoreWriter
+from support.datasets.writing import written
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,11 +24,10 @@ def diffusers():
     return pytest.importorskip("diffusers")
 
 
-def write_images(folder, shape=(3, 16, 16), num=6):
+def write_images(folder, shape=(3, 16, 16)):
     columns = {"image": Column(dtype="uint8", shape=shape, value_range=(0, 255))}
-    with StoreWriter(folder, columns, name=folder.name, source=Source(kind="test")) as writer:
-        writer.append({"image": np.random.default_rng(0).integers(0, 256, (num, *shape), np.uint8)})
-    return folder
+    images = np.random.default_rng(0).integers(0, 256, (6, *shape), np.uint8)
+    return written(folder, columns, {"image": images}).path
 
 
 @pytest.fixture
@@ -104,9 +103,9 @@ def test_what_cannot_be_encoded(images, tmp_path, monkeypatch):
         ),
         (encoded, "vae", "holds latents already; encode the store that it was made from"),
     ):
-        with pytest.raises(UserError, match=message):
+        with refused(message):
             encode_store(store, autoencoder=str(tmp_path / name))
     other = str(shutil.copytree(place, tmp_path / "uninstalled"))
     monkeypatch.setitem(sys.modules, "diffusers", None)
-    with pytest.raises(UserError, match=r"need the library diffusers, .*ditlab\[hub\]"):
+    with refused(r"need the library diffusers, .*ditlab\[hub\]"):
         encode_store(images, autoencoder=other)

@@ -1,29 +1,25 @@
 """Sets of images outside of runs: a folder is read as its import is."""
 
-import hashlib
-
 import pytest
 import torch
 from PIL import Image
 
 from ditlab.data.importing import ImportRequest, run_import
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.importing import ImagesOptions
 from ditlab_addons.figures.images.image_sets import measure_images
 from ditlab_addons.figures.images.published import features_named
+from support.damage import refused
+from support.datasets.figure_images import asked
 from support.datasets.odd_sources import red_and_green_exchanged
 from support.datasets.photographs import encoded, smooth
-from support.datasets.tiny_encoders import write_dinov2
 
 pytest.importorskip("transformers")
 
 
-@pytest.fixture(scope="module")
-def network(tmp_path_factory):
-    folder = write_dinov2(tmp_path_factory.mktemp("networks") / "dinov2")
-    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    return features_named({"kind": "dinov2", "weights": str(folder), "sha256": digest})
+@pytest.fixture
+def network(dinov2):
+    return features_named(asked("dinov2", dinov2))
 
 
 @pytest.fixture
@@ -43,9 +39,7 @@ def folder(tmp_path):
             options["icc_profile"] = red_and_green_exchanged()
         if number == 0:
             options |= {"save_all": True, "append_images": [smooth(16, 16, 99)]}
-        kind = ("PNG", "TIFF", "BMP")[number % 3]
-        if kind == "BMP" and options:
-            kind = "PNG"
+        kind = "TIFF" if number % 3 else "PNG"
         place = tmp_path / "pets" / "ab"[number % 2] / f"{number}.{kind.lower()}"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(encoded(image, kind, **options))
@@ -76,5 +70,5 @@ def test_a_folder_against_its_own_import_is_no_distance(tmp_path, folder, networ
 
 def test_a_picture_that_cannot_be_read_is_named(tmp_path, folder, network):
     (folder / "a" / "broken.png").write_bytes(b"no picture")
-    with pytest.raises(UserError, match=r"pets/a/broken\.png cannot be read \(.*; remove it\.$"):
+    with refused(r"pets/a/broken\.png cannot be read \(.*; remove it\.$"):
         measure_images(str(folder), network, None, Home(tmp_path), torch.device("cpu"))

@@ -4,7 +4,6 @@ files, refusals.
 
 import hashlib
 import json
-from functools import partial
 
 import numpy as np
 import pytest
@@ -23,8 +22,8 @@ from ditlab.quality.sample_quality import QualityReference
 from ditlab.spec.engine import Evaluation
 from ditlab_addons.figures.images import published as of_quality
 from ditlab_addons.figures.images.published import PublishedFigures, features_named, read_npz
-from support.command import run_here
 from support.damage import refused
+from support.datasets.figure_images import asked, hash_of, images_of
 from support.datasets.tiny_encoders import write_clip, write_dinov2
 from support.trainings.family_specs import smallest
 
@@ -34,34 +33,9 @@ CPU = torch.device("cpu")
 DINO = ["quality/fd_dinov2", "quality/mmd_dinov2"]
 
 
-def hash_of(folder):
-    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-
-
-@pytest.fixture
-def cli(capfd, monkeypatch):
-    """`ditlab ...` in this process."""
-    return partial(run_here, capfd, monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def dinov2(tmp_path_factory):
-    return write_dinov2(tmp_path_factory.mktemp("networks") / "dinov2")
-
-
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory):
     return write_clip(tmp_path_factory.mktemp("networks") / "clip")
-
-
-def asked(kind, folder, **fields):
-    return {"kind": kind, "weights": str(folder), "sha256": hash_of(folder), **fields}
-
-
-def images_of(num, seed=0, level=1.0):
-    """Blotches of 4 pixels, (num, 3, 16, 16) in [-1, 1]."""
-    small = torch.rand(num, 3, 4, 4, generator=torch.Generator().manual_seed(seed)) * 2 - 1
-    return level * small.repeat_interleave(4, 2).repeat_interleave(4, 3)
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +153,7 @@ def test_a_command_measures_images_and_writes_statistics(dinov2, tmp_path, cli):
     found = run(a, *network, "--against", b, "--out", out).ok()
     assert found.json["images"] == 100 and set(found.json["figures"]) == {"fd_dinov2", "mmd_dinov2"}
     again = run(b, *network, "--against", out)
+    assert again.json["notes"] == [], "the file tells its network and its pictures' size"
     distance = found.json["figures"]["fd_dinov2"]["value"]
     assert again.json["figures"]["fd_dinov2"]["value"] == pytest.approx(distance, rel=1e-3)
     run(a, *network[:-1], "0" * 63).refused("--sha256")
@@ -200,15 +175,13 @@ def test_training_and_evaluation_give_the_same_figures(store, dinov2, tmp_path, 
         }
     )
     spec.write_text(json.dumps(job.to_dict()))
-    trained = cli("train", spec, "--local", "--json")
-    assert trained.code == 0, trained.err
-    said = cli("evaluate", "small", "--quality", "100", "--json")
-    assert said.code == 0, said.err
+    trained = cli("train", spec, "--local", "--json").ok()
+    said = cli("evaluate", "small", "--quality", "100", "--json").ok()
     for name in (f"{name}{end}" for name in DINO for end in ("", "_low", "_high", "_df")):
         assert said.json["metrics"][name] == pytest.approx(trained.json["metrics"][name], rel=1e-3)
     out = tmp_path / "samples.npz"
-    drawn = cli("sample", "small", "--num", "3", "--out", out, "--json")
-    assert drawn.code == 0 and drawn.json["files"] == [str(out)], drawn.err
+    drawn = cli("sample", "small", "--num", "3", "--out", out, "--json").ok()
+    assert drawn.json["files"] == [str(out)], drawn.err
     assert read_npz(out, "")["arr_0"].shape == (3, 16, 16, 3)
 
 

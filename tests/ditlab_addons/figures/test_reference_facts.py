@@ -1,50 +1,32 @@
 """Reference statistics that are none are refused, and those of other pictures are told; samples
 that are not finite have no figures."""
 
-import hashlib
 import math
+import re
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality.figures import ComparedSamples
-from ditlab_addons.figures.images.image_sets import measure_images
 from ditlab_addons.figures.images.published import (
     PublishedFigures,
     Statistics,
     features_named,
     read_npz,
 )
-from support.datasets.tiny_encoders import write_dinov2
+from support.damage import refused
+from support.datasets.figure_images import asked, images_of
 
 pytest.importorskip("transformers")
 
 CPU = torch.device("cpu")
 
 
-def asked(kind, folder, **fields):
-    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    return {"kind": kind, "weights": str(folder), "sha256": digest, **fields}
-
-
-def images_of(num, seed):
-    """Blotches of 4 pixels, (num, 3, 16, 16) in [-1, 1]."""
-    small = torch.rand(num, 3, 4, 4, generator=torch.Generator().manual_seed(seed)) * 2 - 1
-    return small.repeat_interleave(4, 2).repeat_interleave(4, 3)
-
-
 MU = np.zeros(8)
 SIGMA = np.eye(8)
-
-
-@pytest.fixture(scope="module")
-def dinov2(tmp_path_factory):
-    return write_dinov2(tmp_path_factory.mktemp("networks") / "dinov2")
 
 
 def changed(values, place, value):
@@ -55,16 +37,9 @@ def changed(values, place, value):
 
 FAULTS = {
     "NaN in mu": ({"mu": changed(MU, 3, np.nan)}, "1 values of mu that are not finite"),
-    "infinity in sigma": (
-        {"sigma": changed(SIGMA, (1, 1), np.inf)},
-        "of sigma that are not finite",
-    ),
     "negative variance": ({"sigma": changed(SIGMA, (2, 2), -1.0)}, "the eigenvalue -1, so no"),
-    "correlation of 2": ({"sigma": SIGMA + 2 * (SIGMA[::-1])}, "the eigenvalue -1, so no"),
     "not symmetric": ({"sigma": changed(SIGMA, (0, 1), 0.5)}, "not symmetric (by 0.5)"),
     "complex": ({"mu": MU.astype(complex)}, "mu of complex128, no real numbers"),
-    "texts": ({"sigma": SIGMA.astype(str)}, "no real numbers"),
-    "truths": ({"mu": MU.astype(bool)}, "mu of bool, no real numbers"),
     "another width": ({"mu": np.zeros(7)}, "which do not fit"),
     "mu alone": ({"sigma": None}, "neither images (arr_0) nor statistics"),
     "no count": ({"num": np.array("many")}, "facts that cannot be read"),
@@ -78,9 +53,8 @@ def test_statistics_that_are_none(fault, dinov2, tmp_path):
     file = tmp_path / "faulty.npz"
     np.savez(file, **{name: each for name, each in arrays.items() if each is not None})
     spec = features_named(asked("dinov2", dinov2, reference=str(file)))
-    with pytest.raises(UserError) as refused:
+    with refused(f"faulty.npz.*{re.escape(words)}"):
         PublishedFigures(spec, Home(tmp_path / "home")).reference("", list, CPU)
-    assert words in str(refused.value) and "faulty.npz" in str(refused.value)
 
 
 def test_covariances_in_single_precision_are_covariances(tmp_path):
@@ -117,7 +91,7 @@ def test_statistics_of_the_same_network_and_size_are_compared_in_silence(measure
 
 
 def test_statistics_of_another_network_are_refused(measured):
-    with pytest.raises(UserError, match="is of the network 0123456789ab, and kind=dinov2"):
+    with refused("is of the network 0123456789ab, and kind=dinov2"):
         measured(network="0123456789abcdef")
 
 
@@ -127,7 +101,6 @@ def test_statistics_of_another_network_are_refused(measured):
         ({"sizes": ((32, 32),)}, "of pictures of 32 x 32, and those that are measured are of 16"),
         ({"sizes": ((16, 16), (24, 16))}, "of pictures of 16 x 16, 24 x 16"),
         ({"network": "", "sizes": (), "num": 0}, "does not say its network, its pictures' size"),
-        ({"num": 0}, "does not say its network"),
     ],
 )
 def test_what_a_reference_leaves_open_or_has_otherwise_is_told(measured, changes, words):
@@ -135,28 +108,9 @@ def test_what_a_reference_leaves_open_or_has_otherwise_is_told(measured, changes
     assert found["quality/fd_dinov2"] > 0 and words in said
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_samples_that_are_not_finite_have_no_figures(measured, value):
+def test_samples_that_are_not_finite_have_no_figures(measured):
     images = images_of(100, 4)
-    images[7, 0, 0, 0] = value
+    images[7, 0, 0, 0] = math.inf
     found, (said,) = measured([images])
     assert said.startswith("1 of 100 samples hold values that are not finite (NaN)")
     assert found and all(map(math.isnan, found.values()))
-
-
-def test_a_command_keeps_and_tells_the_facts(dinov2, tmp_path):
-    for name, pictures in (("a", images_of(100, 5)), ("b", images_of(100, 6)[..., :12])):
-        pixels = ((pictures + 1) * 127.5).byte().permute(0, 2, 3, 1).numpy()
-        np.savez(tmp_path / f"{name}.npz", pixels)
-    measure = partial(
-        measure_images,
-        features=features_named(asked("dinov2", dinov2)),
-        home=Home(tmp_path / "home"),
-        device=CPU,
-    )
-    made = measure(str(tmp_path / "a.npz"), against=None).statistics
-    assert made.num == 100 and made.sizes == ((16, 16),) and made.network
-    (tmp_path / "made.npz").write_bytes(made.to_npz())
-    found = measure(str(tmp_path / "b.npz"), against=str(tmp_path / "made.npz"))
-    (said,) = found.notes
-    assert "of pictures of 16 x 16, and those that are measured are of 16 x 12" in said

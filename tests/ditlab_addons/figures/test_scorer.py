@@ -104,29 +104,18 @@ def test_text_is_decoded_and_encoded_again_with_the_scorers_own_end(tmp_path):
     assert nats[0] == pytest.approx(float(loss) * (len(ids) - 1), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("scorer", "reason"),
-    [
-        (
-            {"model": "openai-community/gpt2"},
-            "is no folder here, and no scorer is downloaded on the way; fetch it",
-        ),
-        ({"model": "EMPTY"}, "holds no config.json and no weights"),
-        (
-            {"model": "CHAIN", "sha256": "0" * 64},
-            "has the SHA-256 .*, and evaluation.scorer.sha256=0000",
-        ),
-        (
-            {"model": "GPT2"},
-            "has a vocabulary of 290 tokens and the data one of 8, without a tokeniser",
-        ),
-    ],
-)
-def test_scorers_that_do_not_fit_are_refused(chain, folder, tmp_path, scorer, reason):
+def test_scorers_that_do_not_fit_are_refused(chain, folder, tmp_path):
     (tmp_path / "empty").mkdir()
-    places = {"EMPTY": tmp_path / "empty", "CHAIN": folder}
-    if scorer["model"] == "GPT2":
-        places["GPT2"] = write_gpt2(tmp_path / "gpt2")
-    scorer = scorer | {"model": str(places.get(scorer["model"], scorer["model"]))}
-    with refused(rf"evaluation\.scorer\.model=.*{reason}"):
-        check_quality(experiment(evaluation__scorer=scorer), chain)
+    other = write_gpt2(tmp_path / "gpt2")
+    hub = "is no folder here, and no scorer is downloaded on the way; fetch it"
+    vocabulary = "has a vocabulary of 290 tokens and the data one of 8, without a tokeniser"
+    digest = "has the SHA-256 .*, and evaluation.scorer.sha256=0000"
+    for model, more, reason in (
+        ("openai-community/gpt2", {}, hub),
+        (tmp_path / "empty", {}, "holds no config.json and no weights"),
+        (folder, {"sha256": "0" * 64}, digest),
+        (other, {}, vocabulary),
+    ):
+        spec = experiment(evaluation__scorer={"model": str(model), **more})
+        with refused(rf"evaluation\.scorer\.model=.*{reason}"):
+            check_quality(spec, chain)

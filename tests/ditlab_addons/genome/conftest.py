@@ -1,11 +1,10 @@
 """Fixtures of tests of imports from GET's stores."""
 
-import dataclasses
-
 import pytest
 
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.errors import UserError
+from ditlab.progress import ignore_progress
 from ditlab_addons.genome.options import GetOptions
 from support.datasets.get_sources import GetSource
 
@@ -14,14 +13,13 @@ from support.datasets.get_sources import GetSource
 def get(tmp_path):
     """Import a source with options; returns the store."""
 
-    def run(source, zarr_format=3, progress=None, **options):
+    def run(source, zarr_format=3, progress=ignore_progress, executor=None, **options):
         path = source
         if isinstance(source, GetSource):
             path = source.write(tmp_path / "source.zarr", zarr_format)
         get_options = GetOptions(source=path, **{"regions": 4, **options})
-        request = ImportRequest(tmp_path / "stores", tmp_path / "caches", get_options)
-        if progress:
-            request = dataclasses.replace(request, progress=progress)
+        folders = (tmp_path / "stores", tmp_path / "caches")
+        request = ImportRequest(*folders, get_options, progress=progress, executor=executor)
         (imported,) = run_import("get", request)
         return imported.store
 

@@ -7,7 +7,6 @@ import json
 import shutil
 import sqlite3
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from ditlab.home import Home
 from ditlab.runs.locks import lock_run
 from ditlab.storage.files import encode_json_line, is_as_stamped, read_json_lines, stamped
 from ditlab.tracking.upload import CursorFile
-from support.command import run_here
 
 WRITING = (("evaluate", "small"), ("figures", "small", "--kind", "loss"), ("ui",))
 
@@ -28,12 +26,6 @@ def digests(folder):
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in files
     }
-
-
-@pytest.fixture
-def cli(capfd, monkeypatch):
-    """`ditlab ...` in this process."""
-    return partial(run_here, capfd, monkeypatch)
 
 
 @pytest.fixture
@@ -64,11 +56,9 @@ def test_whatever_writes_is_refused_with_the_remedy(finished, copied, tmp_path, 
     )
     before, original = digests(copied), digests(finished.home)
     for arguments in (*WRITING, ("train", finished.spec, "--local"), ("tune", sweep)):
-        said = cli(*arguments)
-        assert said.code == 2, arguments
-        assert said.err.splitlines()[-1] == (
+        cli(*arguments).refused(
             f"ditlab: DITLAB_HOME={copied} is a copy of {finished.home}; run `ditlab runs "
-            "sync` once, which fills MLflow again from the runs' journals."
+            "sync` once, which fills MLflow again from the runs' journals.\n"
         )
     assert digests(copied) == before and digests(finished.home) == original
 
@@ -135,8 +125,8 @@ def test_a_refill_that_is_cut_short_goes_on(copied, monkeypatch, place, cli):
         patch.setattr(Path if place == "rename" else sync, place, cut)
         assert cli("runs", "sync").code == 130
     cli("evaluate", "small").refused("run `ditlab runs sync` once")
-    said = cli("runs", "sync", "--json")
-    assert said.code == 0 and said.json["refilled"]["database"]
+    said = cli("runs", "sync", "--json").ok()
+    assert said.json["refilled"]["database"]
     for name in ("mlflow.db", "artifacts"):
         assert len([*copied.glob(f"{name}.before-*")]) == 1
     assert stored(copied / "mlflow.db", POINTS) == old
@@ -156,7 +146,7 @@ def test_a_home_whose_run_is_sent_is_left(finished, copied, cli):
 
 
 @pytest.mark.parametrize("content", [b"{", b'["format"]', b'{"format": 2}'])
-def test_a_damaged_marker_is_written_again_by_sync(finished, copied, content, cli):
+def test_a_damaged_marker_is_written_again_by_sync(copied, content, cli):
     Home(copied).marker.write_bytes(content)
     cli("runs").ok()
     cli("evaluate", "small").refused(

@@ -21,18 +21,9 @@ def home(home):
     return Home(home).ensure()
 
 
-@pytest.fixture
-def store(home, mlflow_template):
-    """Give the home a database without runs."""
-    databases.seed(home.root, mlflow_template)
-
-
-@pytest.fixture
-def new_run(home):
-    """`new_run(name)` makes a run in the home."""
-    return lambda name="digits-dit", **facts: create_run(
-        home, name, family="dit", spec_hash="abc", **facts
-    )
+def made(home, name, **facts):
+    """A run of the home."""
+    return create_run(home, name, family="dit", spec_hash="", **facts)
 
 
 def logged(home, folder, **start):
@@ -47,10 +38,11 @@ def logged(home, folder, **start):
     return str(tracker.mlflow_run_id)
 
 
-def test_sweeps_and_their_trials(home, store, new_run, tmp_path):
-    sweep = new_run("sweep", trials=1)
-    trial = new_run("trial", parent=sweep.run_id)
-    away = create_run(home, "away", family="dit", spec_hash="", tracking_uri="http://127.0.0.1:9")
+def test_sweeps_and_their_trials(home, mlflow_template, tmp_path):
+    databases.seed(home.root, mlflow_template)
+    sweep = made(home, "sweep", trials=1)
+    trial = made(home, "trial", parent=sweep.run_id)
+    away = made(home, "away", tracking_uri="http://127.0.0.1:9")
     before = {sweep.run_id: logged(home, sweep)}
     before[trial.run_id] = logged(home, trial, tags={"ditlab.parent": sweep.run_id})
     moved = Home(home.root.rename(tmp_path / "moved"))
@@ -69,8 +61,8 @@ def test_sweeps_and_their_trials(home, store, new_run, tmp_path):
     assert refill_reason(moved) == "" and not home.root.exists()
 
 
-def test_a_home_without_a_database_is_settled(home, new_run, tmp_path):
-    new_run()
+def test_a_home_without_a_database_is_settled(home, tmp_path):
+    made(home, "digits-dit")
     moved = Home(home.root.rename(tmp_path / "moved"))
     done, _ = refill(moved, scan_runs(moved).records, refill_reason(moved), pytest.fail)
     assert (done.database, done.artifacts) == ("", "") and refill_reason(moved) == ""

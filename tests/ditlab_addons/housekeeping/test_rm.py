@@ -49,12 +49,12 @@ def left(runs):
 
 def test_a_run_is_deleted_and_the_others_stay(runs, new_run, ditlab, remove):
     one, other = new_run("one"), new_run("other")
-    planned = ditlab("runs", "rm", "one", "--dry-run", "--json")
-    assert planned.code == 0 and one.path.is_dir()
+    planned = ditlab("runs", "rm", "one", "--dry-run", "--json").ok()
+    assert one.path.is_dir()
     (run,) = planned.json["runs"]
     assert (run["run_id"], run["status"]) == (one.run_id, "finished") and 3000 < run["bytes"] < 5000
-    said = remove("one")
-    assert said.code == 0 and left(runs) == {other.run_id}
+    said = remove("one").ok()
+    assert left(runs) == {other.run_id}
     assert [path.name for path in runs.runs.iterdir()] == [other.run_id]
     heading, line = map(str.split, said.out.splitlines())
     assert heading == ["run", "name", "status", "size"]
@@ -96,10 +96,10 @@ def test_a_person_is_asked(runs, new_run, ditlab, monkeypatch, answer, code, is_
 def test_a_run_that_trains_stays(runs, new_run, remove):
     one, other = new_run("one"), new_run("other")
     with lock_run(one):
-        said = remove("other", "one")
-    assert said.code == 2 and left(runs) == {one.run_id, other.run_id}
-    sentence = "is being trained by another process; stop that one first."
-    assert said.err == f"ditlab: run {one.run_id} {sentence}\n"
+        remove("other", "one").refused(
+            f": run {one.run_id} is being trained by another process; stop that one first.\n"
+        )
+    assert left(runs) == {one.run_id, other.run_id}
 
 
 def test_a_trial_stays_with_its_sweep_and_goes_with_it(runs, new_run, remove):
@@ -115,8 +115,8 @@ def test_a_trial_stays_with_its_sweep_and_goes_with_it(runs, new_run, remove):
             "whose ranking, report and best.yaml need it; delete the sweep, and its trials go "
             "with it.\n"
         )
-    said = remove("sweep")
-    assert said.code == 0 and left(runs) == {stranger.run_id}
+    said = remove("sweep").ok()
+    assert left(runs) == {stranger.run_id}
     assert "deleted 3 runs" in said.err
 
 

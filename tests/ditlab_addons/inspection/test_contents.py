@@ -11,12 +11,9 @@ from rich.console import Console
 
 from ditlab.data.stores.manifest import Column, ImportedFile, Source, TextFacts
 from ditlab.data.stores.receipt import DroppedRecord, ReceiptLevel, make_receipt
-from ditlab.data.stores.store import Store
 from ditlab_addons.inspection.contents import store_tables, text_table
 from support.datasets.bucketed import write
-from support.datasets.writing import StoreWriter
-
-MIRROR = "https://mirror.example/data/mnist/"
+from support.datasets.writing import written
 
 
 def text_of(store, width=80):
@@ -30,31 +27,21 @@ def words_of(text):
     return set(re.split(r"\s+", text))
 
 
-def plain(path, columns, rows=4, source=None, **about):
+def plain(path, columns, rows=4, **about):
     generator = np.random.default_rng(0)
-    with StoreWriter(
-        path, columns, name=path.name, source=source or Source(kind="test"), **about
-    ) as writer:
-        batch = {}
-        for name, column in columns.items():
-            high = column.num_classes or 2
-            drawn = generator.integers(0, high, (rows, *column.shape)) * (
-                1 if column.num_classes else 0.123456789
-            )
-            batch[name] = drawn.astype(column.dtype)
-        writer.append(batch)
-        if "tokens" in columns:
-            writer.text = TextFacts(
-                tokenizer="bytes", documents=2, bytes=10**9, tokens=10**9 + 1, dropped=5
-            )
-    return Store.open(path)
+    batch = {}
+    for name, column in columns.items():
+        drawn = generator.integers(0, column.num_classes or 2, (rows, *column.shape))
+        if not column.num_classes:
+            drawn = drawn * 0.123456789
+        batch[name] = drawn.astype(column.dtype)
+    return written(path, columns, batch, **about)
 
 
-@pytest.fixture
-def genome(tmp_path):
+def test_a_store_of_regions(tmp_path):
     base = {"dtype": "int64", "shape": (900,), "unit": "base pairs"}
     names = (*(f"MOTIF_{n}" for n in range(282)), "accessibility")
-    return plain(
+    genome = plain(
         tmp_path / "get-fetal_heart",
         {
             "regions": Column(
@@ -69,9 +56,6 @@ def genome(tmp_path):
             "largest_accessibility": Column(dtype="float64", unit="atpm"),
         },
     )
-
-
-def test_a_store_of_regions(genome):
     text = text_of(genome)
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
     assert words_of(
@@ -85,7 +69,8 @@ def test_a_store_of_regions(genome):
 
 def test_a_store_of_text_and_one_of_buckets(tmp_path):
     tokens = Column(dtype="uint16", shape=(1024,), num_classes=65536, unit="token")
-    text = text_of(plain(tmp_path / "books", {"tokens": tokens}))
+    facts = TextFacts(tokenizer="bytes", documents=2, bytes=10**9, tokens=10**9 + 1, dropped=5)
+    text = text_of(plain(tmp_path / "books", {"tokens": tokens}, text=facts))
     assert "…" not in text and {"uint16", "token", "1,000,000,000", "(1024,)"} <= words_of(text)
     level = ReceiptLevel(unit="files", used={"images": 66}, left_out={"not read (.tif)": 1234})
     receipt = make_receipt(
@@ -103,7 +88,9 @@ def test_a_store_of_text_and_one_of_buckets(tmp_path):
 def test_files_and_columns_have_a_row_each(tmp_path):
     names = {"a": "train-images-idx3-ubyte.gz", "b": "train-labels-idx1-ubyte.gz"}
     files = tuple(
-        ImportedFile(name=name, md5=letter * 32, check="md5", url=MIRROR + name)
+        ImportedFile(
+            name=name, md5=letter * 32, check="md5", url=f"https://mirror.example/data/mnist/{name}"
+        )
         for letter, name in names.items()
     )
     columns = {

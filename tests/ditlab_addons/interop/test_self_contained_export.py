@@ -7,12 +7,10 @@ import runpy
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 import ditlab
 from ditlab.data.text.tokenizer import ByteTokenizer
@@ -32,7 +30,7 @@ DATA = {"name": "d", "fingerprint": "f00", "classes": {"label": ["circle", "squa
 FACTS = CardFacts("abcd1234", "tiny", "weights as trained", DATA, {"eval/x": (3, 0.5)})
 SLOW = pytest.mark.slow
 FIXED = {"process": "gaussian", "variance": "beta", "weights": {"bound": 0.0}}
-CHANGES: dict[str, dict[str, Any]] = {
+CHANGES = {
     "dit": {"sampling": {"steps": 3, "guidance": 2.0, "solver": "heun"}},
     "unet": {"objective": FIXED, "sampling": {"solver": "ddpm", "steps": 3}},
     "pixelhdm": {"sampling__prompts": ["a", "bc"]},
@@ -54,14 +52,14 @@ class Made:
 
     def __init__(self, name):
         self.experiment = smallest(name, seed=5, **CHANGES.get(name, {}))
-        found: Any = find_family(name)
+        found = find_family(name)
         torch.manual_seed(1)
         network = found.build_network(self.experiment.model).eval()
         generator = torch.Generator().manual_seed(3)
         for parameter in network.parameters():
             parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
         self.network, self.family, self.is_text = network, found, name == "dlm"
-        self.manifest: Any = SimpleNamespace(spec=self.experiment.to_dict(), step=7)
+        self.manifest = SimpleNamespace(spec=self.experiment.to_dict(), step=7)
 
     def write(self, form, folder):
         tensors = {name: each.detach() for name, each in self.network.state_dict().items()}
@@ -73,8 +71,7 @@ class Made:
 
     def sample(self, folder, **options):
         """Draw as `ditlab sample` does, from an export."""
-        values: Tensor = ditlab.load_export(folder, warn=print).sample(**options).values
-        return values
+        return ditlab.load_export(folder, warn=print).sample(**options).values
 
 
 def run_blocked(code, cwd):
@@ -217,7 +214,7 @@ def test_tools_that_search_the_code_of_a_folder_for_packages_find_the_needed_one
 ):
     scan = pytest.importorskip("diffusers.utils.dynamic_modules_utils")
     hub = pytest.importorskip("transformers.dynamic_module_utils")
-    asked: list[str] = []
+    asked = []
     monkeypatch.setattr(scan, "importlib", SimpleNamespace(import_module=asked.append))
     scripts = [path for path in Made(name).write(form, tmp_path / "out") if path.suffix == ".py"]
     expected = {"torch", "safetensors"}

@@ -3,7 +3,6 @@ hold.
 """
 
 import json
-import os
 import shutil
 
 import pytest
@@ -58,12 +57,6 @@ def damage_journal(run):
     run.folder.journal.write_bytes(b"\n".join([lines[0], b"\xff garbage", *lines[2:], b""]))
 
 
-def put_pipes_in_the_place_of_pictures(run):
-    for path in run.folder.media.rglob("*.png"):
-        path.unlink()
-        os.mkfifo(path)
-
-
 def fill_pictures_with_markup(run):
     for path in run.folder.media.rglob("*.png"):
         path.write_text(MARKUP)
@@ -85,7 +78,6 @@ DAMAGE = {
     damage_spec: "spec.yaml",
     fill_pictures_with_markup: "is no PNG",
     lead_pictures_out_of_the_folder: "their path leads out of the run's folder",
-    put_pipes_in_the_place_of_pictures: "a named pipe, no plain file",
     lambda run: shutil.rmtree(run.folder.media): "the last samples cannot be read",
 }
 

@@ -2,28 +2,16 @@
 markup.
 """
 
-import time
-from pathlib import Path
-
 import pytest
-from pydantic_core import PydanticUndefined
 
 import ditlab
 from ditlab.spec.overrides import spec_fields
 from ditlab_addons.notebook.html import shown
-from ditlab_addons.notebook.specs import value_text
+from support.clusters.nodes import CHECKOUT
 from support.plain_html import PlainHtml
 
-EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+EXPERIMENTS = CHECKOUT / "experiments"
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>'\"&lt;"
-
-
-def differing(spec):
-    return {
-        path: (value_text(value), "" if default is PydanticUndefined else value_text(default))
-        for path, value, default in spec_fields(spec)
-        if value != default
-    }
 
 
 def leaves(mapping, fields, prefix=""):
@@ -34,23 +22,6 @@ def leaves(mapping, fields, prefix=""):
         below = isinstance(value, dict) and path not in fields
         found |= leaves(value, fields, f"{path}.") if below else {path}
     return found
-
-
-def test_fields_are_those_that_are_set():
-    spec = ditlab.load(EXPERIMENTS / "digits/dit_class.yaml")
-    found = differing(spec)
-    expected = {
-        "model.num_classes": ("10", "null"),
-        "optimizer.lr": ("0.001", "0.0001"),
-        "schedule.kind": ("warmup_cosine", "constant"),
-        "schedule.warmup": ("50", "0"),
-        "model.family": ("dit", ""),
-        "training.steps": ("2400", "null"),
-    }
-    assert expected.items() <= found.items()
-    same = {"seed", "batch.size", "data.kind", "engine.kind", "optimizer.weight_decay"}
-    assert not same & found.keys()
-    assert "training.ema" in differing(spec.replace("training.ema", None))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +37,17 @@ def test_an_experiment_is_shown():
     spec = ditlab.load(EXPERIMENTS / "digits/dit_class.yaml")
     page = PlainHtml(spec._repr_html_())
     assert page.text.startswith("digits-dit-class : family dit, 2,400 steps of 128 samples")
-    assert "model.num_classes 10 null" in page.text and "weight_decay" not in page.text
+    for field in (
+        "model.num_classes 10 null",
+        "optimizer.lr 0.001 0.0001",
+        "schedule.warmup 50 0",
+        "training.steps 2400 null",
+    ):
+        assert field in page.text
+    long = ditlab.load(EXPERIMENTS / "pixelhdm/base.yaml")
+    assert " epochs of " in PlainHtml(long._repr_html_()).text
+    for field in ("seed", "batch.size", "data.kind", "engine.kind", "weight_decay"):
+        assert field not in page.text
 
 
 def test_values_are_text():
@@ -89,13 +70,6 @@ def test_secrets_are_hidden_before_a_text_is_cut(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "abcdefghijklmnop")
     assert "abc" not in shown("x" * 295 + "abcdefghijklmnop" + "y" * 900)
     assert shown("abcdefghijklmnop") == "***"
-
-
-def test_a_spec_is_shown_at_once():
-    spec = ditlab.load(EXPERIMENTS / "pixelhdm/base.yaml")
-    start = time.process_time()
-    assert len(spec._repr_html_()) < 60_000
-    assert time.process_time() - start < 1
 
 
 def test_a_sweep_is_shown():

@@ -7,9 +7,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from ditlab.spec.experiment import validate_experiment
 from ditlab_addons.optimizers.muon import Muon
 from ditlab_addons.optimizers.muon_update import Matrices, orthogonalise, orthogonalised
-from ditlab_models.parameters import ParameterRole, parameter_roles
+from ditlab_models.parameters import ParameterRole
 from support.damage import refused
-from support.trainings.engines import Job, Pass, Step, drive_here, module_for
+from support.trainings.engines import Job, Pass, Step, drive_here
 from support.trainings.grouped import SCRIPT, assert_close, muon, reference_training, small
 from support.trainings.workers import TINY, train_here
 
@@ -60,16 +60,6 @@ def test_a_step_that_is_left_out_changes_nothing(stage):
     assert states[1].equals(states[0]) and states[2].equals(states[0])
 
 
-def test_state_has_one_moment_for_matrices_and_two_for_the_rest():
-    experiment = muon(2)
-    state = drive_here(Job(experiment, SCRIPT)).state
-    roles = parameter_roles(module_for(experiment))
-    for name, role in roles.items():
-        held = {field for field, owner in state.tensors if owner == name}
-        assert held == {"master", "ema", *experiment.optimizer.rates(role.role).moments}, name
-        assert ("momentum" in held) == (role.role == "matrix")
-
-
 @pytest.mark.parametrize("written", ["adamw", "muon"])
 def test_a_checkpoint_of_the_other_optimiser_is_refused(written, tmp_path):
     other = {"adamw": "muon", "muon": "adamw"}[written]
@@ -95,14 +85,6 @@ def test_operations_of_muons_iterations():
         with FlopCounterMode(display=False) as counter:
             orthogonalised(matrices, torch.empty(matrices.numel, device="meta"))
         assert Muon().update_flops(shape, role) == counter.get_total_flops(), shape
-
-
-def test_rates_by_role():
-    muon = Muon(lr=2e-3, adamw_lr=1e-3, lr_factors={"head": 0.5, "matrix": 3.0})
-    assert muon.rates("matrix").lr_factor == 3.0 and muon.rates("head").lr_factor == 0.25
-    assert muon.rates("convolution").moments == ("momentum",)
-    assert len(muon.rates("input").moments) == 2
-    assert Muon().rates("head").lr_factor == 1.0
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Predicted memory of passes with compiled blocks, and of activations in the host's memory."""
 
-from pathlib import Path
-
 import pytest
 
 from ditlab.data.splits import open_data
@@ -11,17 +9,18 @@ from ditlab.inputs.meta_step import DataShape
 from ditlab.inputs.model_inputs import data_shape
 from ditlab.spec.files import load_experiment
 from ditlab_addons.plan.pass_memory import pass_memory
+from support.clusters.nodes import CHECKOUT
 from support.trainings.allocated import SavedElsewhere, allocated_peak
 from support.trainings.tracked import track_step
 
-EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 SMALL = ("digits/dit", "digits/unet", "region/small", "dlm/small", "pixelhdm/small")
 TINY = ("batch.size=32", "model.depth=2", "model.width=64")
 
 
 def experiment_of(name, *changes):
     return load_experiment(
-        EXPERIMENTS / f"{name}.yaml", ["training.precision=fp32", "engine.compile=false", *changes]
+        CHECKOUT / "experiments" / f"{name}.yaml",
+        ["training.precision=fp32", "engine.compile=false", *changes],
     )
 
 
@@ -37,7 +36,9 @@ def test_compiled_passes_take_no_more_than_is_predicted(tmp_path):
     far.
     """
     for name in SMALL:
-        experiment = load_experiment(EXPERIMENTS / f"{name}.yaml", ["engine.compile=true"])
+        experiment = load_experiment(
+            CHECKOUT / "experiments" / f"{name}.yaml", ["engine.compile=true"]
+        )
         predicted = passes_of(experiment, tmp_path, on_gpu=False).peak
         assert 0.4 * predicted < allocated_peak(experiment, tmp_path) < 1.05 * predicted, name
 

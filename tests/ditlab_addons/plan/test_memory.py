@@ -2,7 +2,6 @@
 
 from functools import partial
 from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -18,16 +17,18 @@ from ditlab_addons.plan.worker_memory import (
     state_memory,
 )
 from ditlab_models.parameters import MetaModel
+from support.clusters.nodes import CHECKOUT
 from support.peak_memory import peak_bytes
 from support.trainings.predicted import predicted_memory
 from support.trainings.tracked import first_step, track_step, track_workers
 
-EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 SMALL = ("digits/dit", "digits/unet", "region/small", "dlm/small", "pixelhdm/small")
 
 
 def experiment_of(name, *changes):
-    return load_experiment(EXPERIMENTS / f"{name}.yaml", ["engine.compile=false", *changes])
+    return load_experiment(
+        CHECKOUT / "experiments" / f"{name}.yaml", ["engine.compile=false", *changes]
+    )
 
 
 def check(experiment, tracked, home, tolerance=0.1):
@@ -94,19 +95,12 @@ def test_every_setting_of_one_network(tmp_path):
 
 
 @pytest.mark.slow
-def test_every_family_at_every_stage(tmp_path):
-    for name in SMALL:
-        for stage in (1, 2, 3):
-            experiment = experiment_of(name, f"engine.zero.stage={stage}")
-            check(experiment, track_step(experiment, tmp_path), tmp_path)
-
-
-@pytest.mark.slow
-def test_two_workers(tmp_path):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_family_at_every_stage(tmp_path, workers):
     for name in SMALL:
         zeros = [f"engine.zero.stage={stage}" for stage in (1, 2, 3)]
-        specs = [experiment_of(name, zero, "resources.workers=2") for zero in zeros]
-        check_all(specs, 2, tmp_path)
+        specs = [experiment_of(name, zero, f"resources.workers={workers}") for zero in zeros]
+        check_all(specs, workers, tmp_path)
 
 
 def state_of(sizes, zero, compute, averages=1):

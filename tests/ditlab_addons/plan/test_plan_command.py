@@ -1,15 +1,11 @@
 """`ditlab plan`: what people and programs see, and mistakes."""
 
-import json
 import re
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
-from ditlab.cli.main import cli
 from ditlab_addons.plan.functions import plan
-from support.damage import refused
 
 SPEC = """
 name: tiny
@@ -23,24 +19,15 @@ evaluation: {every: null}
 
 @pytest.fixture
 def spec(tmp_path, monkeypatch):
-    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "80")
     path = tmp_path / "tiny.yaml"
     path.write_text(SPEC)
     return path
 
 
-def run(*arguments):
-    return CliRunner().invoke(cli, ["plan", *map(str, arguments)], catch_exceptions=False).stdout
-
-
-def run_json(*arguments):
-    return json.loads(run(*arguments, "--json").splitlines()[-1])
-
-
-def test_a_table_json_and_what_to_change(spec):
+def test_a_table_json_and_what_to_change(ditlab, spec):
     options = "--gpu h100 --gpus 2 --price 2 --set engine.zero.stage=3"
-    found = run_json(spec, *options.split())
+    found = ditlab("plan", spec, *options.split(), "--json").json
     assert found["fits"] is True and found["per_gpu_bytes"] > 2**30 and found["step_seconds"] > 0
     assert found["gpu"] == "H100" and found["gpus"] == 2 and found["gpu_memory"] == 81559 * 2**20
     assert found["steps"] == 600
@@ -56,23 +43,23 @@ def test_a_table_json_and_what_to_change(spec):
     assert found["recommended"] == found["own"], "no other setting is faster"
 
 
-def test_what_a_recommended_setting_changes_is_told(spec):
+def test_what_a_recommended_setting_changes_is_told(home, spec):
     found = plan(spec, gpu="h100")
     other = next(each for each in found.settings if each.zero.stage == 3 and each.checkpointing)
     changes = {"engine.zero.stage": 3, "engine.activation_checkpointing": True}
     assert replace(found, recommended=other).changes == changes
 
 
-def test_a_table_in_80_columns(spec):
-    lines = run(spec).splitlines()
+def test_a_table_in_80_columns(ditlab, spec):
+    lines = ditlab("plan", spec).out.splitlines()
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())
     assert "recommended: stage 1" in text and "the spec's own setting fits" in text
     assert "run: 600 steps" in text and "assumed" in text
 
 
-def test_what_cannot_fit_says_what_would(spec):
-    found = run_json(spec, "--gpu", "L4", "--gpu-memory", "256MiB")
+def test_what_cannot_fit_says_what_would(ditlab, spec):
+    found = ditlab("plan", spec, "--gpu", "L4", "--gpu-memory", "256MiB", "--json").json
     assert found["fits"] is False and found["recommended"] is None
     assert "nothing fits" in found["why"] and "would fit with" in found["why"]
 
@@ -89,14 +76,13 @@ def test_what_cannot_fit_says_what_would(spec):
         (("--gpu-memory", "9000TiB"), "--gpu-memory=9000TiB is no memory of a GPU"),
     ],
 )
-def test_mistakes(spec, options, message):
-    with refused(re.escape(message)):
-        run(spec, *options)
+def test_mistakes(ditlab, spec, options, message):
+    ditlab("plan", spec, *options).refused(message)
 
 
 @pytest.mark.slow
-def test_measured_rates(spec):
+def test_measured_rates(ditlab, spec):
     """Real steps in a process of their own: the rates are this machine's."""
-    found = run_json(spec, "--measure")
+    found = ditlab("plan", spec, "--measure", "--json").json
     assert re.match(r"\d+ measured steps, 1 thread: ", found["rates"])
     assert 0 < found["step_seconds"] < 5

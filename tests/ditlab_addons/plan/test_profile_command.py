@@ -4,10 +4,6 @@ import gzip
 import json
 
 import pytest
-from click.testing import CliRunner
-
-from ditlab.cli.main import cli
-from support.damage import refused
 
 SPEC = """
 name: small
@@ -18,22 +14,15 @@ training: {steps: 10}
 """
 
 
-@pytest.fixture(name="spec")
-def spec_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+@pytest.fixture
+def spec(tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text(SPEC)
     return path
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(cli, ["profile", *map(str, arguments)], catch_exceptions=False)
-
-
-def test_a_step_is_told_by_phase_module_and_operator_and_leaves_no_run(spec, tmp_path):
-    found = invoke(spec, "--steps", "2", "--json", "--out", tmp_path / "out")
-    assert found.exit_code == 0, found.output
-    told = json.loads(found.output.splitlines()[-1])
+def test_a_step_is_told_by_phase_module_and_operator_and_leaves_no_run(ditlab, spec, tmp_path):
+    told = ditlab("profile", spec, "--steps", "2", "--json", "--out", tmp_path / "out").ok().json
     assert told["num_steps"] == 2
     assert {*told["phases"]} == {"data", "forward", "backward", "reduce", "update"}
     assert 0 < sum(each["seconds"] for each in told["operators"]) <= told["step_seconds"]
@@ -51,12 +40,13 @@ def test_a_step_is_told_by_phase_module_and_operator_and_leaves_no_run(spec, tmp
     assert not list((tmp_path / "home").rglob("manifest.json"))
 
 
-def test_no_gpu(spec):
-    with refused("this machine has no GPU to profile on; set resources"):
-        invoke(spec, "--set", "resources.gpus_per_worker=1")
+def test_no_gpu(ditlab, spec):
+    ditlab("profile", spec, "--set", "resources.gpus_per_worker=1").refused(
+        "this machine has no GPU to profile on; set resources"
+    )
 
 
-def test_a_file_in_the_folders_place(spec, tmp_path):
+def test_a_file_in_the_folders_place(ditlab, spec, tmp_path):
     (tmp_path / "file").write_text("")
-    with refused(r"--out .* cannot be written"):
-        invoke(spec, "--out", tmp_path / "file" / "below")
+    out = tmp_path / "file" / "below"
+    ditlab("profile", spec, "--out", out).refused(f"--out {out} cannot be written")

@@ -11,8 +11,8 @@ def test_a_race_of_before_is_listed_and_shown_and_not_resumed(home, ditlab, monk
     sweep_id = started(sweep_of(**RACE)).folder.sweep_id
     monkeypatch.setitem(sys.modules, "ditlab_addons", None)
     for command in (["runs"], ["runs", "show", sweep_id], ["runs", "log", sweep_id]):
-        said = ditlab(*command)
-        assert said.code == 0 and "race" not in said.err, said.err
+        said = ditlab(*command).ok()
+        assert "race" not in said.err, said.err
     ditlab("tune", "--resume", sweep_id).refused(
         "the scheduler 'race' is of the add-on race, which is not here"
     )

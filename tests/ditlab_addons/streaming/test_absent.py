@@ -4,8 +4,6 @@ import sys
 
 from support.datasets.bucketed import bucketed
 
-ORDER = "order: {kind: interleaved, streams: 4, window: 2}"
-
 
 def test_a_run_by_interleaved_streams_is_listed_and_shown_and_not_resumed(
     spec, tmp_path, ditlab, monkeypatch
@@ -14,13 +12,16 @@ def test_a_run_by_interleaved_streams_is_listed_and_shown_and_not_resumed(
     data = f"kind: arrow, path: {tmp_path / 'set'}"
     changes = ("model={channels: 3, num_classes: null}", "batch={size: 4, micro: 1}")
     model = [part for change in changes for part in ("--set", change)]
-    by_streams = (*model, "--set", f"data={{{data}, {ORDER}}}")
-    said = ditlab("train", spec, "--local", *by_streams, "--set", "training.steps=2")
-    assert said.code == 0, said.err
+    by_streams = (
+        *model,
+        "--set",
+        f"data={{{data}, order: {{kind: interleaved, streams: 4, window: 2}}}}",
+    )
+    said = ditlab("train", spec, "--local", *by_streams, "--set", "training.steps=2").ok()
     monkeypatch.setitem(sys.modules, "ditlab_addons", None)
     for command in (["runs"], ["runs", "show", "small"], ["runs", "log", "small"]):
-        said = ditlab(*command)
-        assert said.code == 0 and "interleaved" not in said.err, said.err
+        said = ditlab(*command).ok()
+        assert "interleaved" not in said.err, said.err
     refusal = (
         "the order 'interleaved' is of the add-on streaming, which is not here; put the folder that "
         "holds "
@@ -28,8 +29,6 @@ def test_a_run_by_interleaved_streams_is_listed_and_shown_and_not_resumed(
     said = ditlab(
         "train", spec, "--local", *by_streams, "--resume", "small", "--set", "training.steps=3"
     )
-    assert said.code == 2 and refusal in said.err and said.err.count("\n") == 1
+    said.refused(refusal)
     said = ditlab("train", spec, "--dry-run", *model, "--set", f"data={{{data}, access: stream}}")
-    assert said.code == 2
-    assert f"data.access=stream needs data.order.kind=interleaved, and {refusal}" in said.err
-    assert said.err.count("\n") == 1
+    said.refused(f"data.access=stream needs data.order.kind=interleaved, and {refusal}")

@@ -1,7 +1,6 @@
 """Blocks from an object store: each once, ahead of need, and right whatever the server does."""
 
 import hashlib
-import os
 import random
 import re
 import threading
@@ -15,6 +14,7 @@ import pytest
 from ditlab.errors import StorageOutage, UserError
 from ditlab.storage.remote import RemoteFiles
 from ditlab_addons.streaming.streamed_store import BlockCache, BlockFetcher, BlockRequest
+from support.damage import refused
 from support.object_store.server import CREDENTIALS, object_server
 
 BLOCK, FILES, BLOCKS = 40_000, 3, 12
@@ -51,8 +51,7 @@ def open_fetcher(server, tmp_path, monkeypatch):
     opened = []
 
     def open_one(blocks=40, wait=20.0, uri=""):
-        if wait is not None:
-            monkeypatch.setenv("DITLAB_STORAGE_WAIT", str(wait))
+        monkeypatch.setenv("DITLAB_STORAGE_WAIT", str(wait))
         files = RemoteFiles.open("data.path", uri or f"s3://bucket/store?{server.query}")
         cache = BlockCache(tmp_path / "blocks", (blocks + 2) * BLOCK)
         opened.append(BlockFetcher(files, cache))
@@ -247,18 +246,6 @@ def test_without_room_blocks_are_served_from_memory(open_fetcher, tmp_path):
     assert sum(sizes) <= fetcher.cache.limit_bytes
 
 
-def test_closed_it_says_so(open_fetcher):
-    fetcher = open_fetcher()
-    fetcher.close()
-    fetcher.close()
-    with pytest.raises(RuntimeError, match="shutdown"):
-        fetch(fetcher, range(1))
-
-
-def test_patience_is_a_number_of_seconds(open_fetcher, monkeypatch):
-    monkeypatch.setenv("DITLAB_STORAGE_WAIT", "long")
-    with pytest.raises(
-        UserError, match=r"^DITLAB_STORAGE_WAIT=long is no number of seconds; write 300, or 0\.$"
-    ):
-        open_fetcher(wait=None)
-    assert "AWS_ACCESS_KEY_ID" in os.environ
+def test_patience_is_a_number_of_seconds(open_fetcher):
+    with refused(r"^DITLAB_STORAGE_WAIT=long is no number of seconds; write 300, or 0\.$"):
+        open_fetcher(wait="long")

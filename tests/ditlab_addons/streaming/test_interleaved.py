@@ -2,19 +2,20 @@
 one.
 """
 
+import re
+
 import numpy as np
 import pytest
 
 from ditlab.data.splits import open_data
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.training.checkpointing import check_same_order
 from ditlab.training.plan import plan_run
+from support.damage import refused
 from support.datasets.bucketed import bucketed
 from support.trainings.family_specs import smallest
 from support.trainings.workers import train_here
 
-STEPS = 10
 STREAMS = {"kind": "interleaved", "streams": 4, "window": 2}
 
 
@@ -22,7 +23,7 @@ def experiment(folder, order=STREAMS, **changes):
     """Nine steps an epoch."""
     data = {"kind": "arrow", "path": str(folder / "set"), "hold_out": 0.1, "order": order}
     sizes = {"model__channels": 3, "model__num_classes": None, "batch": {"size": 4, "micro": 1}}
-    return smallest("dit", data=data, **{"training__steps": STEPS, **sizes, **changes})
+    return smallest("dit", data=data, **{"training__steps": 10, **sizes, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -47,23 +48,20 @@ def test_a_checkpoint_of_another_order_is_refused():
     own = {"data": {"kind": "arrow", "order": streams}}
     check_same_order(own, 5, own)
 
-    with pytest.raises(UserError) as caught:
-        check_same_order({"data": {"kind": "arrow"}}, 5, own)
-    assert str(caught.value) == (
+    sentence = (
         "data.order={kind: interleaved, streams: 8, window: 16} is not the order in which the "
         "checkpoint of step 5 has taken its samples ({kind: full}); set data.order to that, or "
         "begin a new run from it with --from in place of --resume."
     )
+    with refused(f"^{re.escape(sentence)}$"):
+        check_same_order({"data": {"kind": "arrow"}}, 5, own)
     parts = {"data": {"parts": {"a": {"order": streams}, "b": {}}}}
     check_same_order(parts, 5, parts)
-    with pytest.raises(UserError, match=r"data\.parts\.a\.order=\{kind: full\} is not the order"):
+    with refused(r"data\.parts\.a\.order=\{kind: full\} is not the order"):
         check_same_order(parts, 5, {"data": {"parts": {"a": {}, "b": {}}}})
 
 
 def test_a_resumed_worker_refuses_a_checkpoint_of_another_order(folder, tmp_path):
     train_here(experiment(folder, training__steps=4), folder, tmp_path / "run")
-    with pytest.raises(
-        UserError,
-        match=r"data\.order=\{kind: interleaved, streams: 2, window: 2\} is not the order",
-    ):
+    with refused(r"data\.order=\{kind: interleaved, streams: 2, window: 2\} is not the order"):
         train_here(experiment(folder, STREAMS | {"streams": 2}), folder, tmp_path / "run")

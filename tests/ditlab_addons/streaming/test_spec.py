@@ -1,10 +1,12 @@
 """Order of samples in a spec: its default changes no old run, and streams fit batch and workers."""
 
+import re
+
 import pytest
 
-from ditlab.errors import UserError
 from ditlab.spec.data import FullOrderSpec, order_of
 from ditlab.spec.files import build_experiment
+from support.damage import refused
 
 STREAMS = {"kind": "interleaved", "streams": 8}
 
@@ -63,7 +65,5 @@ def test_a_written_order_is_read_back():
     ],
 )
 def test_mistakes_are_said_in_a_sentence(changes, message):
-    with pytest.raises(UserError) as caught:
+    with refused(re.escape(message)):
         build(**changes)
-    assert message in str(caught.value)
-    assert str(caught.value).count("\n") == 0

@@ -2,17 +2,15 @@
 goes away.
 """
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from ditlab.data.loading import loader
-from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.manifest import Column
 from ditlab.home import Home
 from ditlab.tracking.history import metric_history
 from support.clusters.unbroken import checkpoint_of
-from support.datasets.writing import StoreWriter
+from support.datasets.writing import written
 from support.object_store.server import object_server
 from support.trainings.workers import same_state
 
@@ -39,15 +37,11 @@ def server(tmp_path):
     }
     generator = np.random.default_rng(0)
     path = tmp_path / "bucket" / "store"
-    with StoreWriter(
-        path, columns, name="s", source=Source(kind="test"), rows_per_block=20, rows_per_shard=200
-    ) as new:
-        new.append(
-            {
-                "image": generator.integers(0, 256, (1200, 1, 8, 8), dtype=np.uint8),
-                "label": generator.integers(0, 5, 1200),
-            }
-        )
+    batch = {
+        "image": generator.integers(0, 256, (1200, 1, 8, 8), dtype=np.uint8),
+        "label": generator.integers(0, 5, 1200),
+    }
+    written(path, columns, batch, rows_per_block=20, rows_per_shard=200)
     with object_server(tmp_path) as running:
         yield running
 
@@ -60,23 +54,18 @@ def spec_of(tmp_path, server, access):
 
 
 def losses(home, run_id):
-    values: Any = metric_history(Home(home).run(run_id))["train/loss"].values
+    values = metric_history(Home(home).run(run_id))["train/loss"].values
     return list(values.tolist())
 
 
 def test_an_outage_ends_the_run_in_one_sentence_and_a_resumed_run_ends_in_the_same_bits(
-    server,
-    ditlab,
-    home,
-    tmp_path,
-    monkeypatch,
+    server, ditlab, home, tmp_path, monkeypatch
 ):
     def train(access, *arguments):
         spec = spec_of(tmp_path, server, access)
         return ditlab("train", spec, "--local", "--json", *arguments)
 
-    copied = train("copy")
-    assert copied.code == 0, copied.err
+    copied = train("copy").ok()
     whole = losses(home, copied.json["run_id"])
     assert len(whole) == 60 and copied.json["metrics"]["train/data_wait"] >= 0.0
     monkeypatch.setenv("DITLAB_STORAGE_WAIT", "0.5")
@@ -95,7 +84,6 @@ def test_an_outage_ends_the_run_in_one_sentence_and_a_resumed_run_ends_in_the_sa
     done = losses(home, run_id)
     assert 0 < len(done) < 60 and done == whole[: len(done)]
     server.fault = lambda asked: None
-    resumed = train("stream", "--resume", run_id)
-    assert resumed.code == 0, resumed.err
+    train("stream", "--resume", run_id).ok()
     assert losses(home, run_id) == whole
     assert same_state(checkpoint_of(home, run_id), checkpoint_of(home, copied.json["run_id"]))

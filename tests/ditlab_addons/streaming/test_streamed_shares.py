@@ -1,16 +1,14 @@
 """Streamed data on a cluster: each node fetches its share of the store, and no more."""
 
-import logging
-import os
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from ditlab.data.stores.manifest import Column, Source
-from support.clusters.nodes import ray_nodes
+from ditlab.data.stores.manifest import Column
+from support.clusters.nodes import object_store_keys, ray_nodes
 from support.command import run_process
-from support.datasets.writing import StoreWriter
+from support.datasets.writing import written
 from support.object_store.server import object_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -30,23 +28,21 @@ tracking: {system_metrics: false}
 
 def test_each_of_two_nodes_fetches_about_half_of_the_store_in_an_epoch(tmp_path):
     """The server knows a node by the name of its key; the launcher looks from a third place."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     (tmp_path / "spec.yaml").write_text(SPEC)
     store = tmp_path / "bucket" / "store"
     columns = {
         "image": Column(dtype="uint8", shape=(1, SIDE, SIDE), value_range=(0, 255)),
         "label": Column(dtype="int64", num_classes=5),
     }
-    source, generator = Source(kind="test"), np.random.default_rng(0)
-    with StoreWriter(
-        store, columns, name="s", source=source, rows_per_block=BLOCK_ROWS, rows_per_shard=400
-    ) as new:
-        for _ in range(8):
-            images = generator.integers(0, 256, (ROWS // 8, 1, SIDE, SIDE), dtype=np.uint8)
-            new.append({"image": images, "label": generator.integers(0, 5, ROWS // 8)})
+    generator = np.random.default_rng(0)
+    batch = {
+        "image": generator.integers(0, 256, (ROWS, 1, SIDE, SIDE), dtype=np.uint8),
+        "label": generator.integers(0, 5, ROWS),
+    }
+    written(store, columns, batch, rows_per_block=BLOCK_ROWS, rows_per_shard=400)
     home = tmp_path / "home"
     with object_server(tmp_path) as server:
-        own = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        own = object_store_keys()
         place = f"s3://bucket/store?{server.query}"
         with ray_nodes(tmp_path / "nodes", DITLAB_HOME=str(home), **own) as nodes:
             nodes.start_head(num_cpus=0, DITLAB_CACHE=str(tmp_path / "head"))
@@ -64,7 +60,7 @@ def test_each_of_two_nodes_fetches_about_half_of_the_store_in_an_epoch(tmp_path)
     assert done.code == 0, done.err
     assert " finished: 100 steps" in done.out, done.out
     whole = sum(path.stat().st_size for path in store.glob("*.arrow"))
-    fetched: Counter[str] = Counter()
+    fetched = Counter()
     for asked in server.ranges():
         if asked.key.endswith(".arrow"):
             fetched[asked.login] += asked.stop - asked.first

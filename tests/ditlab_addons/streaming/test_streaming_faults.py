@@ -50,13 +50,6 @@ def steps(view):
 
 
 @pytest.fixture
-def expected(server, tmp_path):
-    found = list(steps(view_of(str(tmp_path / "bucket" / "store"), tmp_path)))
-    assert len(set(found)) == len(found) == STEPS
-    return found
-
-
-@pytest.fixture
 def streamed(server, tmp_path):
     view = view_of(f"s3://bucket/store?{server.query}", tmp_path)
     yield view
@@ -65,7 +58,9 @@ def streamed(server, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*FAULTS, "away", "hang"])
-def test_a_fault_of_one_kind_alters_no_batch(server, streamed, expected, kind, monkeypatch):
+def test_a_fault_of_one_kind_alters_no_batch(server, streamed, tmp_path, kind, monkeypatch):
+    expected = list(steps(view_of(str(tmp_path / "bucket" / "store"), tmp_path)))
+    assert len(set(expected)) == len(expected) == STEPS
     monkeypatch.setattr("ditlab_addons.streaming.streamed_store.SILENCE", 1.0)
     numbers = iter(range(10**6))
     every = 100 if kind == "hang" else 5

@@ -41,26 +41,27 @@ def run_home(tmp_path, monkeypatch):
     return Home(tmp_path)
 
 
+def answers(home, sql, *values):
+    """Rows of Trackio's database that answer a question."""
+    with sqlite3.connect(home.root / "trackio" / "lab.db") as database:
+        return database.execute(sql, values).fetchall()
+
+
 def rows(home, run_id):
     """Rows of a run in Trackio's database: step, milliseconds, values."""
-    with sqlite3.connect(home.root / "trackio" / "lab.db") as database:
-        found = database.execute(
-            "SELECT step, CAST(ROUND((julianday(timestamp) - 2440587.5) * 86400000) AS "
-            "INTEGER), metrics FROM metrics WHERE run_id = ? ORDER BY id",
-            (run_id,),
-        ).fetchall()
+    sql = (
+        "SELECT step, CAST(ROUND((julianday(timestamp) - 2440587.5) * 86400000) AS "
+        "INTEGER), metrics FROM metrics WHERE run_id = ? ORDER BY id"
+    )
     return [
         (step, time, json.loads(values))
-        for step, time, values in found
+        for step, time, values in answers(home, sql, run_id)
         if values not in (b"{}", "{}")
     ]
 
 
 def config(home, run_id):
-    with sqlite3.connect(home.root / "trackio" / "lab.db") as database:
-        ((text,),) = database.execute(
-            "SELECT config FROM configs WHERE run_id = ?", (run_id,)
-        ).fetchall()
+    ((text,),) = answers(home, "SELECT config FROM configs WHERE run_id = ?", run_id)
     return json.loads(text)
 
 
@@ -87,12 +88,11 @@ def refuse(*_):
 
 def tracked(home, name="away", steps=40):
     folder = create_run(home, name, family="dit", spec_hash="", tracking_uri=URI)
-    warnings = []
-    tracker = RunTracker(folder, URI, home, warn=warnings.append)
+    tracker = RunTracker(folder, URI, home)
     tracker.start(name, "lab", "dit", {"seed": "0"})
     for step in range(1, steps + 1):
         tracker.journal.log_metrics(step, {"train/loss": 1 / step})
-    return folder, tracker, warnings
+    return folder, tracker
 
 
 def test_a_training_arrives_whole(run_home, tmp_path):
@@ -109,14 +109,13 @@ def test_a_training_arrives_whole(run_home, tmp_path):
     pictures = [values["samples"] for _, _, values in rows(run_home, run_id) if "samples" in values]
     media = tmp_path / "trackio" / "media"
     assert pictures and all((media / each["file_path"]).is_file() for each in pictures)
-    with sqlite3.connect(tmp_path / "trackio" / "lab.db") as database:
-        names = [name for (name,) in database.execute("SELECT name FROM artifacts")]
+    names = [name for (name,) in answers(run_home, "SELECT name FROM artifacts")]
     assert f"{run_id}-spec.yaml" in names and f"{run_id}-export" in names
     assert not (tmp_path / "mlflow.db").exists()
 
 
 def test_sent_twice_is_there_once(run_home):
-    folder, tracker, _ = tracked(run_home)
+    folder, tracker = tracked(run_home)
     tracker.log_text("hello", "environment/words.txt")
     tracker.end("finished")
     assert tracker.close(30.0) == 0
@@ -126,14 +125,13 @@ def test_sent_twice_is_there_once(run_home):
     assert result.sent and (result.left, result.fault) == (0, "")
     assert rows(run_home, folder.run_id) == once
     assert config(run_home, folder.run_id)["status"] == "finished"
-    with sqlite3.connect(run_home.root / "trackio" / "lab.db") as database:
-        assert database.execute("SELECT COUNT(*) FROM artifact_versions").fetchone() == (1,)
+    assert answers(run_home, "SELECT COUNT(*) FROM artifact_versions") == [(1,)]
 
 
 @pytest.mark.parametrize("outage", ["locked", "no file", "full"])
 def test_an_outage_loses_nothing(run_home, outage, monkeypatch):
     place = run_home.root / "trackio"
-    _, tracker, _ = tracked(run_home, "before")
+    _, tracker = tracked(run_home, "before")
     tracker.close(30.0)
     if outage == "locked":
         blocked = sqlite3.connect(place / "lab.db", isolation_level="EXCLUSIVE")
@@ -144,7 +142,7 @@ def test_an_outage_loses_nothing(run_home, outage, monkeypatch):
     with monkeypatch.context() as patch:
         if outage == "full":
             patch.setattr(TrackioStore, "write", refuse)
-        folder, tracker, _ = tracked(run_home)
+        folder, tracker = tracked(run_home)
         left = tracker.close(2.0)
     assert left > 0 and left == num_unsent(folder, URI, run_home)
     if outage == "locked":
@@ -159,7 +157,7 @@ def test_an_outage_loses_nothing(run_home, outage, monkeypatch):
 
 
 def test_a_database_that_was_deleted_gets_everything_again_and_a_deleted_run_nothing(run_home):
-    folder, tracker, _ = tracked(run_home)
+    folder, tracker = tracked(run_home)
     assert tracker.close(30.0) == 0
     for path in (run_home.root / "trackio").glob("lab.db*"):
         path.unlink()
@@ -210,7 +208,7 @@ def test_what_is_refused_before_anything_begins(ditlab, spec, monkeypatch):
 
 def test_steps_that_come_again_and_other_processes_are_kept_in_order(run_home):
     """After a roll-back; W&B drops such points."""
-    folder, tracker, _ = tracked(run_home, steps=6)
+    folder, tracker = tracked(run_home, steps=6)
     other = RunTracker(folder, URI, run_home, node=1)
     for step in (4, 5, 6, 7):
         tracker.journal.log_metrics(step, {"train/loss": 2.0 + step, "key with [brackets]": step})

@@ -18,16 +18,23 @@ from ditlab.tracking.journal import read_content
 from support.trainings.timings import TIMINGS
 
 
-def worker_processes(of: psutil.Process | None = None) -> list[psutil.Process]:
-    """Ray Train's worker processes below a process, in the order of their ranks' start."""
+def processes_with(word: str, of: psutil.Process | None = None) -> list[psutil.Process]:
+    """Processes below a process, this one by default, whose command line holds a word, by their
+    start.
+    """
     found = []
     for process in (of or psutil.Process()).children(recursive=True):
         try:
-            if any("RayTrainWorker" in part for part in process.cmdline()):
+            if any(word in part for part in process.cmdline()):
                 found.append(process)
         except psutil.Error:
             continue
     return sorted(found, key=lambda process: process.pid)
+
+
+def worker_processes(of: psutil.Process | None = None) -> list[psutil.Process]:
+    """Ray Train's worker processes below a process, in the order of their ranks' start."""
+    return processes_with("RayTrainWorker", of)
 
 
 def processes_of(home: Path) -> list[str]:

@@ -1,11 +1,13 @@
-"""A job on nodes that are killed and replaced, and what that costs."""
+"""A job on nodes that are killed and replaced."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.home import Home
+from ditlab.tracking.records import RunRecord, list_runs
 from support.clusters.faults import wait_until
 from support.clusters.followed import Followed
 from support.clusters.lab import Lab
@@ -22,8 +24,8 @@ class Scene:
     nodes: list[RayNode]
     words: list[str | Path]
     """Arguments of the submitted command."""
-    costs: list[dict[str, Any]] = field(default_factory=list)
-    """Duration of each kill, in seconds."""
+    kills: list[bool] = field(default_factory=list)
+    """Whether each node that was killed carried the first worker."""
 
     def __post_init__(self) -> None:
         self.job = RayJob(self.lab.nodes, self.words)
@@ -54,14 +56,11 @@ class Scene:
         name = self.run.look().groups[-1].nodes[place]
         return next(node for node in self.nodes if node.id.startswith(name))
 
-    def kill(self, node: RayNode, moment: str, left: int = 1) -> None:
+    def kill(self, node: RayNode, left: int = 1) -> None:
         """Returns when `left` workers have gone on for a step."""
-        before, groups, is_first = (
-            self.run.look().step,
-            len(self.run.groups),
-            node is self.node_of(0),
-        )
-        at = time.time()
+        before = self.run.look().step
+        groups = len(self.run.groups)
+        self.kills.append(node is self.node_of(0))
         node.kill()
         self.nodes.remove(node)
         self.wait(
@@ -71,16 +70,6 @@ class Scene:
         )
         begun = self.run.groups[-1].time
         self.wait(lambda run: run.step > before and run.losses[-1].time > begun, 120, "a new step")
-        new = next(loss.time for loss in self.run.losses if loss.time > begun)
-        self.costs.append(
-            {
-                "moment": moment,
-                "first": is_first,
-                "step": before,
-                "group": begun - at,
-                "new step": new - at,
-            }
-        )
 
     def add(self) -> RayNode:
         self.nodes.append(self.lab.nodes.add_node())
@@ -90,7 +79,6 @@ class Scene:
         """Adds a node. Returns when as many workers have gone on for a step."""
         groups = len(self.run.look().groups)
         self.add()
-        at = time.time()
         self.wait(
             lambda run: len(run.groups) > groups and run.groups[-1].workers == workers,
             240,
@@ -98,4 +86,24 @@ class Scene:
         )
         begun = self.run.groups[-1].time
         self.wait(lambda run: run.losses[-1].time > begun, 120, "a step of the larger group")
-        self.costs[-1]["grown"] = begun - at
+
+    def finished(self, last: int) -> RunRecord:
+        """The only run of the home: each step to the last is there once, in its journal and in
+        MLflow.
+        """
+        steps = list(range(1, last + 1))
+        assert [loss.step for loss in self.run.look().losses] == steps, "the journal"
+        [record] = list_runs(Home(self.lab.home))
+        assert (record.status, record.step) == ("finished", last)
+        tracked = self.lab.mlflow.run(record.run_id)["info"]
+        assert tracked["status"] == "FINISHED"
+        assert sorted(self.lab.mlflow.steps(tracked["run_id"], "train/loss")) == steps, "MLflow"
+        return record
+
+
+def check_checkpoints(store: CheckpointStore, last: int, batch: int) -> None:
+    """Every checkpoint is whole, and the newest one is that of the last step."""
+    for step in store.steps():
+        with store.open(step, verify=True) as reader:
+            assert reader.manifest.position == step * batch
+    assert store.last_step() == last

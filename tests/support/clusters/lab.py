@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.clusters.nodes import RayNodes, bare_python, ray_nodes
+from support.clusters.nodes import RayNodes, bare_python, object_store_keys, ray_nodes
 from support.object_store.s3 import S3Server, s3_at_hand
 from support.served import Served, account, guarded
 
@@ -21,8 +21,7 @@ class Mlflow:
     """MLflow's server with accounts in a process of its own, and its administrator's account."""
 
     server: Served
-    user: str
-    password: str
+    account: dict[str, str]
 
     @property
     def url(self) -> str:
@@ -31,16 +30,12 @@ class Mlflow:
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables of its clients."""
-        return {
-            "MLFLOW_TRACKING_URI": self.url,
-            "MLFLOW_TRACKING_USERNAME": self.user,
-            "MLFLOW_TRACKING_PASSWORD": self.password,
-        }
+        return {"MLFLOW_TRACKING_URI": self.url, **self.account}
 
     def ask(self, path: str, **body: Any) -> dict[str, Any]:
         """Call the API as the administrator, by POST where there is a body."""
         content = json.dumps(body).encode() if body else None
-        login = f"{self.user}:{self.password}"
+        login = ":".join(self.account.values())
         path = f"/api/2.0/mlflow/{path}"
         status, answer = self.server.ask(path, login, content, Content_Type="application/json")
         assert status == 200, (status, answer)
@@ -100,14 +95,10 @@ def lab(folder: Path, **environment: str) -> Iterator[Lab]:
         mlflow = stack.enter_context(mlflow_behind_password(folder / "mlflow"))
         home = folder / "home"
         home.mkdir()
-        keys = {
-            name: os.environ[name]
-            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")
-        }
         own = {
             "DITLAB_HOME": str(home),
+            **object_store_keys(),
             "AWS_EC2_METADATA_DISABLED": "true",
-            **keys,
             **mlflow.environment,
         }
         nodes = stack.enter_context(ray_nodes(folder / "nodes", python, **own, **environment))
@@ -120,4 +111,4 @@ def mlflow_behind_password(home: Path) -> Iterator[Mlflow]:
     home.mkdir(parents=True, exist_ok=True)
     own = account(secrets.token_hex(12))
     with guarded(home, home / "server.log", own) as server:
-        yield Mlflow(server, own["MLFLOW_TRACKING_USERNAME"], own["MLFLOW_TRACKING_PASSWORD"])
+        yield Mlflow(server, own)

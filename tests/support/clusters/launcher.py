@@ -24,6 +24,16 @@ from support.clusters.nodes import CHECKOUT, free_ports
 HEAD_ID = "f" * 51 + "00000"
 HEAD_TYPE = "ray.head.default"  # the fake provider knows the head by this name alone
 
+KINDS = (
+    "initialization",
+    "setup",
+    "head_setup",
+    "worker_setup",
+    "head_start_ray",
+    "worker_start_ray",
+)
+"""Kinds of commands, in the order in which a node sees them."""
+
 WATCH = """
 import json, socket, sys, time, ray
 host, port = sys.argv[1].split(":")
@@ -44,15 +54,7 @@ def cluster_file() -> dict[str, Any]:
 
 def commands(config: dict[str, Any]) -> list[str]:
     """Every command of the file, in the order in which a node sees them."""
-    kinds = (
-        "initialization",
-        "setup",
-        "head_setup",
-        "worker_setup",
-        "head_start_ray",
-        "worker_start_ray",
-    )
-    return [command for kind in kinds for command in config[f"{kind}_commands"]]
+    return [command for kind in KINDS for command in config[f"{kind}_commands"]]
 
 
 def fake_config(
@@ -78,10 +80,7 @@ def fake_config(
         "disable_node_updaters": True,
         "disable_launch_config_check": True,
     }
-    none = {
-        f"{kind}_commands": [] for kind in ("setup", "head_setup", "worker_setup", "initialization")
-    }
-    starts = {"head_start_ray_commands": [], "worker_start_ray_commands": []}
+    none = {f"{kind}_commands": [] for kind in KINDS}
     rest = {
         "docker": {},
         "file_mounts": {},
@@ -91,7 +90,6 @@ def fake_config(
     return {
         **fake,
         **none,
-        **starts,
         **rest,
         "rsync_filter": [],
         "provider": provider,

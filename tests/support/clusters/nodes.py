@@ -94,20 +94,15 @@ class RayNode:
 
     def freeze(self) -> None:
         """All its processes stop where they are, until `thaw`."""
-        for process in self.processes():
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
         for process in self.processes():
             with suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGCONT)
-
-    def stop(self) -> None:
-        """End the node with notice, as of a spot instance: Ray drains it for up to 30 s, then it is
-        gone.
-        """
-        self._process.terminate()
+                process.send_signal(number)
 
 
 class RayNodes:
@@ -205,11 +200,10 @@ class RayNodes:
     def _ids(self) -> set[str]:
         return {row["node_id"] for row in self.alive()}
 
-    def get(self, path: str, token: str | None = None) -> Any:
+    def get(self, path: str) -> Any:
         """The job server's answer, parsed; None where there is none."""
         request = urllib.request.Request(
-            self.jobs + path,
-            headers={"Authorization": f"Bearer {self.token if token is None else token}"},
+            self.jobs + path, headers={"Authorization": f"Bearer {self.token}"}
         )
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
@@ -259,6 +253,11 @@ class RayNodes:
         node = RayNode(process, log)
         self.nodes.append(node)
         return node
+
+
+def object_store_keys() -> dict[str, str]:
+    """Environment of a client of the object store of this process."""
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
 
 
 @contextmanager

@@ -31,8 +31,8 @@ def package_files(root: Path) -> set[str]:
 class RayJob:
     """One job, from `ray job submit --no-wait` on."""
 
-    def __init__(self, cluster: RayNodes, words: Sequence[str | Path], job_id: str = "") -> None:
-        self._cluster, self.id = cluster, job_id or f"job-{secrets.token_hex(4)}"
+    def __init__(self, cluster: RayNodes, words: Sequence[str | Path]) -> None:
+        self._cluster, self.id = cluster, f"job-{secrets.token_hex(4)}"
         self.server = cluster.jobs
         command = [
             cluster.python,
@@ -68,11 +68,6 @@ class RayJob:
     def status(self) -> str:
         """The job server's word; empty where it does not answer."""
         return str((self._cluster.get(f"/api/jobs/{self.id}") or {}).get("status", ""))
-
-    def exit_code(self) -> int | None:
-        """Exit code of the submitted command, once it has ended."""
-        code = (self._cluster.get(f"/api/jobs/{self.id}") or {}).get("driver_exit_code")
-        return None if code is None else int(code)
 
     def has_ended(self) -> bool:
         return self.status() in ENDED

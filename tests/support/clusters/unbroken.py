@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ditlab.api.training import TrainingResult
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.home import Home
-from ditlab.spec.experiment import Experiment
+from ditlab.spec.experiment import Experiment, class_for
 from support.trainings.workers import newest, tiny
 
 STEPS = 60
@@ -21,9 +20,6 @@ class Unbroken(NamedTuple):
     """Its last checkpoint."""
     points: dict[str, list[tuple[int, float]]]
     """Metrics in MLflow, by name."""
-    experiment: Experiment
-    home: Path
-    result: TrainingResult
 
 
 def broken(name: str, **changes: Any) -> Experiment:
@@ -42,3 +38,13 @@ def broken(name: str, **changes: Any) -> Experiment:
 def checkpoint_of(home: Path, run_id: str) -> CheckpointReader:
     """A run's newest checkpoint."""
     return newest(Home(home).run(run_id).checkpoints)
+
+
+def breaking(
+    name: str, resources: dict[str, Any], fault: dict[str, Any], **changes: Any
+) -> Experiment:
+    """A run of the family of `support/plugins`, whose objective has a fault."""
+    spec = tiny(name=name, resources=resources, engine__zero={"stage": 2}, **changes).to_dict()
+    spec["model"]["family"] = "breaking"
+    spec["objective"]["fault"] = fault
+    return class_for(spec).model_validate(spec)

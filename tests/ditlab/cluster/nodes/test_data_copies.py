@@ -3,14 +3,13 @@ there.
 """
 
 import logging
-import os
 from collections import Counter
 from functools import partial
 
 import pytest
 
 from ditlab.data.stores.manifest import MANIFEST_NAME
-from support.clusters.nodes import ray_nodes
+from support.clusters.nodes import object_store_keys, ray_nodes
 from support.command import run_process
 from support.object_store.s3 import s3_at_hand
 
@@ -34,12 +33,11 @@ def test_each_node_copies_a_store_once(tmp_path):
     home = tmp_path / "home"
     caches = {name: tmp_path / name for name in ("launcher", "large", "small")}
     with s3_at_hand("bucket") as server:
-        own = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        own = object_store_keys()
         place = f"s3://bucket/digits?{server.query}"
         ditlab = partial(run_process, home=home, cwd=tmp_path, DITLAB_CACHE=str(caches["launcher"]))
         for command in (["data", "import", "digits"], ["data", "upload", "digits", place]):
-            done = ditlab(*command)
-            assert done.code == 0, done.err
+            ditlab(*command).ok()
         with ray_nodes(tmp_path / "nodes", DITLAB_HOME=str(home), **own) as nodes:
             nodes.start_head(num_cpus=0, DITLAB_CACHE=str(tmp_path / "head"))
             nodes.add_node(num_cpus=2, DITLAB_CACHE=str(caches["large"]))

@@ -1,8 +1,6 @@
 """The head of a real cluster is killed, and the job's driver with it: on a new head the same line
 goes on with the same run, from shared storage, in the same MLflow run."""
 
-from pathlib import Path
-
 import pytest
 
 from ditlab.home import Home
@@ -10,8 +8,8 @@ from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.files import load_experiment
 from ditlab.tracking.records import list_runs
 from support.clusters.followed import Followed
-from support.clusters.kills import Scene
-from support.clusters.lab import Lab, lab
+from support.clusters.kills import Scene, check_checkpoints
+from support.clusters.lab import lab
 from support.clusters.nodes import CHECKOUT, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -19,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 SPEC, NAME, STEPS, BATCH = "experiments/digits/dit.yaml", "digits-dit", 200, 128
 
 
-def line(ours: Lab, storage: str) -> list[str | Path]:
+def line(ours, storage):
     """Arguments of the submitted command, the same each time."""
     settings = {
         "resources.workers": 2,
@@ -36,9 +34,7 @@ def line(ours: Lab, storage: str) -> list[str | Path]:
 
 
 @pytest.mark.parametrize(("storage", "outlives"), [("s3", True), ("folder", False)])
-def test_the_same_line_goes_on_under_a_new_head(
-    tmp_path: Path, storage: str, outlives: bool
-) -> None:
+def test_the_same_line_goes_on_under_a_new_head(tmp_path, storage, outlives):
     """Workers of the old cluster that live on for a while are waited for."""
     with lab(tmp_path) as ours:
         head = ours.nodes.start_head(num_cpus=0)
@@ -67,17 +63,8 @@ def test_the_same_line_goes_on_under_a_new_head(
                 node.thaw()
         assert scene.job.wait(500) == "SUCCEEDED", scene.job.log()
 
-        [after] = list_runs(Home(ours.home))
-        assert (after.run_id, after.status, after.step) == (before.run_id, "finished", STEPS)
-        steps = list(range(1, STEPS + 1))
-        assert [loss.step for loss in run.look().losses] == steps and len(run.groups) >= 2
-        tracked = ours.mlflow.run(after.run_id)
-        assert tracked["info"]["status"] == "FINISHED"
-        assert sorted(ours.mlflow.steps(tracked["info"]["run_id"], "train/loss")) == steps
-        folder = Home(ours.home).run(after.run_id)
+        assert scene.finished(STEPS).run_id == before.run_id and len(run.groups) >= 2
+        folder = Home(ours.home).run(before.run_id)
         store = checkpoint_store(folder, load_experiment(folder.spec).checkpoint.storage)
         assert store.location.startswith("s3://") == (storage == "s3")
-        for step in store.steps():
-            with store.open(step, verify=True) as reader:
-                assert reader.manifest.position == step * BATCH
-        assert store.last_step() == STEPS
+        check_checkpoints(store, STEPS, BATCH)

@@ -4,7 +4,6 @@ grows again with what comes, and loses nothing that was durable."""
 import random
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +14,8 @@ from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import list_runs
 from support.clusters.faults import wait_until
 from support.clusters.followed import Followed
-from support.clusters.kills import Scene
-from support.clusters.lab import Lab, lab
-from support.clusters.nodes import RayNode
+from support.clusters.kills import Scene, check_checkpoints
+from support.clusters.lab import lab
 from support.clusters.ray_jobs import RayJob
 from support.trainings.workers import tiny, train_here
 
@@ -27,7 +25,7 @@ BATCH, EVERY, EVALUATED, EARLY = 32, 40, 200, 150
 MOMENTS = ("any", "checkpoint", "evaluation", "start-up", "any")
 
 
-def written_spec(folder: Path, ours: Lab) -> Path:
+def written_spec(folder, ours):
     """Elastic, and without an end: the machine's speed decides when it is stopped."""
     experiment = tiny(
         name="killed",
@@ -43,64 +41,55 @@ def written_spec(folder: Path, ours: Lab) -> Path:
     return path
 
 
-class Killer:
-    """Chooses nodes and moments."""
-
-    def __init__(self, scene: Scene, draw: random.Random) -> None:
-        self._scene, self._draw = scene, draw
-
-    def strike(self, moment: str) -> None:
-        """Kills a node, waits for one worker to go on, gives it a second node back."""
-        if moment == "start-up":
-            self._scene.kill(self._any_node(), "any")
-            self._scene.kill(self._starting(), moment)
-        else:
-            wait = {"any": self._any, "checkpoint": self._saving, "evaluation": self._evaluating}[
-                moment
-            ]
-            node = self._any_node()
-            wait()
-            self._scene.kill(node, moment)
-        self._scene.grow()
-
-    def _any_node(self) -> RayNode:
-        return self._scene.node_of(self._draw.randrange(2))
-
-    def _any(self) -> None:
-        time.sleep(self._draw.uniform(0, 5))
-
-    def _saving(self) -> None:
-        """Until the storage has a shard to take; its answer is held back meanwhile."""
-        sending = threading.Event()
-
-        def hear(request: str) -> None:
-            if "/shard-" in request and not request.startswith(("GET", "HEAD")):
-                sending.set()
-                time.sleep(1)
-
-        self._scene.lab.s3.before = hear
-        assert sending.wait(120)
-        self._scene.lab.s3.before = lambda request: None
-
-    def _evaluating(self) -> None:
-        due = (self._scene.run.look().step // EVALUATED + 1) * EVALUATED
-        self._scene.wait(lambda run: run.step >= due, 240, f"step {due}")
-        assert self._scene.run.look().evaluated < due, "the evaluation was over too soon"
-
-    def _starting(self) -> RayNode:
-        """A new node that has a worker's process, which has not begun to train."""
-        groups, node = len(self._scene.run.look().groups), self._scene.add()
-        wait_until(
-            lambda: any("RayTrainWorker" in each for each in node.titles()),
-            120,
-            "a worker on the new node",
-        )
-        time.sleep(self._draw.uniform(0, 2))
-        assert len(self._scene.run.look().groups) == groups, "it had begun"
-        return node
+def strike(scene, draw, moment):
+    """Kills a node, waits for one worker to go on, gives it a second node back."""
+    node = scene.node_of(draw.randrange(2))
+    if moment == "any":
+        time.sleep(draw.uniform(0, 5))
+    elif moment == "checkpoint":
+        wait_for_saving(scene)
+    elif moment == "evaluation":
+        wait_for_evaluation(scene)
+    scene.kill(node)
+    if moment == "start-up":
+        scene.kill(starting_node(scene, draw))
+    scene.grow()
 
 
-def test_killed_nodes_cost_nothing_that_was_durable(tmp_path: Path) -> None:
+def wait_for_saving(scene):
+    """Until the storage has a shard to take; its answer is held back meanwhile."""
+    sending = threading.Event()
+
+    def hear(request):
+        if "/shard-" in request and not request.startswith(("GET", "HEAD")):
+            sending.set()
+            time.sleep(1)
+
+    scene.lab.s3.before = hear
+    assert sending.wait(120)
+    scene.lab.s3.before = lambda request: None
+
+
+def wait_for_evaluation(scene):
+    due = (scene.run.look().step // EVALUATED + 1) * EVALUATED
+    scene.wait(lambda run: run.step >= due, 240, f"step {due}")
+    assert scene.run.look().evaluated < due, "the evaluation was over too soon"
+
+
+def starting_node(scene, draw):
+    """A new node that has a worker's process, which has not begun to train."""
+    groups, node = len(scene.run.look().groups), scene.add()
+    wait_until(
+        lambda: any("RayTrainWorker" in each for each in node.titles()),
+        120,
+        "a worker on the new node",
+    )
+    time.sleep(draw.uniform(0, 2))
+    assert len(scene.run.look().groups) == groups, "it had begun"
+    return node
+
+
+def test_killed_nodes_cost_nothing_that_was_durable(tmp_path):
     seed = random.SystemRandom().randrange(10_000)
     print(f"seed {seed}")
     draw = random.Random(seed)
@@ -111,21 +100,15 @@ def test_killed_nodes_cost_nothing_that_was_durable(tmp_path: Path) -> None:
         scene = Scene(ours, Followed(ours.home, "killed"), nodes, ["train", spec, "--json"])
         scene.wait(lambda run: run.step > EARLY, 300, f"step {EARLY}")
         for moment in draw.sample(MOMENTS, len(MOMENTS)):
-            Killer(scene, draw).strike(moment)
-            print(
-                {
-                    key: round(value, 1) if isinstance(value, float) else value
-                    for key, value in scene.costs[-1].items()
-                }
-            )
+            strike(scene, draw, moment)
         lost = list(scene.run.failures)
         last = stopped_and_resumed(scene, spec)
         assert lost and set(lost) <= {"lost_node", "no_room"}, lost
-        assert len(scene.costs) >= 5 and {cost["first"] for cost in scene.costs} == {False, True}
+        assert len(scene.kills) >= 5 and {*scene.kills} == {False, True}
         check_nothing_lost(scene, last, tmp_path)
 
 
-def stopped_and_resumed(scene: Scene, spec: Path) -> int:
+def stopped_and_resumed(scene, spec):
     """`ray job stop` while two nodes train; then the same run goes on for some steps. Returns its
     last step.
     """
@@ -135,10 +118,8 @@ def stopped_and_resumed(scene: Scene, spec: Path) -> int:
         60,
         "the second node's load",
     )
-    asked = time.time()
     scene.job.stop()
     assert scene.job.wait(120) == "STOPPED", scene.job.log()
-    print(f"stopped after {time.time() - asked:.1f} s")
     [record] = list_runs(Home(scene.lab.home))
     assert record.status == "interrupted" and record.step == scene.run.look().step, scene.job.log()
     last = record.step + 10
@@ -148,29 +129,14 @@ def stopped_and_resumed(scene: Scene, spec: Path) -> int:
     return last
 
 
-def check_nothing_lost(scene: Scene, last: int, folder: Path) -> None:
-    steps = list(range(1, last + 1))
-    assert [loss.step for loss in scene.run.look().losses] == steps, "the journal"
-    [record] = list_runs(Home(scene.lab.home))
-    tracked = scene.lab.mlflow.run(record.run_id)
-    assert sorted(scene.lab.mlflow.steps(tracked["info"]["run_id"], "train/loss")) == steps, (
-        "MLflow"
-    )
-    tags = {tag["key"]: tag["value"] for tag in tracked["data"]["tags"]}
+def check_nothing_lost(scene, last, folder):
+    record = scene.finished(last)
+    tracked = scene.lab.mlflow.run(record.run_id)["data"]
+    tags = {tag["key"]: tag["value"] for tag in tracked["tags"]}
     assert tags["ditlab.failure"] == "lost_node" and len(scene.run.groups[-1].nodes) == 2
-    assert tracked["info"]["status"] == "FINISHED"
-    loads = {
-        metric["key"]
-        for metric in tracked["data"]["metrics"]
-        if metric["key"].startswith("system/")
-    }
-    assert {name.split("/")[1] for name in loads} == {"node_0", "node_1"}
-
-    store = CheckpointStore.at(scene.lab.storage).child(record.run_id)
-    assert store.steps()[-1] == last
-    for step in store.steps():
-        with store.open(step, verify=True) as reader:
-            assert reader.manifest.position == step * BATCH
+    names = [metric["key"].split("/") for metric in tracked["metrics"]]
+    assert {name[1] for name in names if name[0] == "system"} == {"node_0", "node_1"}
+    check_checkpoints(CheckpointStore.at(scene.lab.storage).child(record.run_id), last, BATCH)
 
     _, alone = train_here(
         tiny(training__steps=EARLY), folder / "alone", folder / "alone" / "checkpoints"

@@ -11,15 +11,15 @@ from ditlab.cluster.node_report import code_version, node_report, versions
 from ditlab.cluster.survey import check_joining_node, probe_files
 from ditlab.home import Home
 from ditlab.runs.launch import Launch
+from support.clusters.nodes import CHECKOUT
 from support.damage import refused
 from support.trainings.workers import tiny
 
-CHECKOUT = Path(__file__).parents[4]
 PRINT_VERSION = "from ditlab.cluster.node_report import code_version; print(code_version())"
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
+def copy(tmp_path):
     """The code in one folder, as in a wheel."""
     for source in ("platform/ditlab", "models/ditlab_models"):
         skip = shutil.ignore_patterns("__pycache__", "*.md", "*.j2")
@@ -27,7 +27,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path / "wheel"
 
 
-def version_there(folder: Path) -> str:
+def version_there(folder):
     command = [sys.executable, "-c", PRINT_VERSION]
     return subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=60, check=True
@@ -62,10 +62,7 @@ def test_probes_leave_a_home_that_was_there(tmp_path):
 def test_a_home_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
     below = Home(tmp_path / "file" / "x")
-    with (
-        refused(r"DITLAB_HOME=.*cannot be written"),
-        probe_files(below, None),
-    ):
+    with refused(r"DITLAB_HOME=.*cannot be written"), probe_files(below, None):
         pass
 
 
@@ -74,7 +71,7 @@ def test_a_joining_node_checks_versions_and_the_runs_folder(tmp_path, monkeypatc
     monkeypatch.setattr("ditlab.cluster.survey.FILE_TIMEOUT", 0.3)
     (tmp_path / "train" / "abc").mkdir(parents=True)
 
-    def check(run_id: str, **changed: str) -> None:
+    def check(run_id, **changed):
         launch = Launch(tiny(), Home(tmp_path), run_id, versions={**versions(), **changed})
         check_joining_node(launch)
 

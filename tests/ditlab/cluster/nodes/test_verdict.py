@@ -8,11 +8,11 @@ from ditlab.cluster.survey import NodeReport, node_faults, node_warnings
 from support.clusters.reports import GOOD, HEAD, OWN, REQUIRED
 
 
-def of(name: str, version: str, report: NodeReport = GOOD) -> NodeReport:
+def of(name, version, report=GOOD):
     return replace(report, versions={**OWN, name: version})
 
 
-def only_fault(*reports: NodeReport, everywhere: bool = False) -> str:
+def only_fault(*reports, everywhere=False):
     faults = node_faults(reports, REQUIRED, everywhere)
     assert len(faults) == 1, faults
     return faults[0]

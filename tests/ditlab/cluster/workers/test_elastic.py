@@ -4,8 +4,6 @@ once.
 
 import json
 import os
-import subprocess
-import sys
 import time
 
 import pytest
@@ -15,16 +13,11 @@ from ditlab.home import Home
 from ditlab.spec.yaml_text import dump_yaml
 from support.clusters.faults import has_step, tracked, wait_until
 from support.clusters.followed import Followed
+from support.clusters.nodes import QUICK
+from support.command import start_process
 from support.trainings.workers import newest, tiny, train_here
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-QUICK = {
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",  # or it waits a minute for a node that is gone
-    "RAY_health_check_initial_delay_ms": "0",
-    "RAY_health_check_period_ms": "500",
-    "RAY_health_check_failure_threshold": "4",
-}
 
 
 @pytest.fixture
@@ -53,23 +46,14 @@ def run(cluster, tmp_path):
         experiment = tiny(name=name, **{**fixed, **changes})
         spec = tmp_path / f"{name}.yaml"
         spec.write_text(dump_yaml(experiment.to_dict()))
-        command = [
-            sys.executable,
-            "-m",
-            "ditlab",
-            "train",
-            str(spec),
-            "--json",
-            "--address",
-            cluster.address,
-        ]
-        environment = {**os.environ, "DITLAB_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+        environment = {}
         # as it is while other tests share a Ray instance
         if os.environ.get("RAY_AUTH_MODE") != "token":
             # another cluster's: this one wants none, and it is not shown
             environment["RAY_AUTH_TOKEN"] = "f" * 32
-        process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        place = ("--address", cluster.address)
+        process = start_process(
+            "train", spec, "--json", *place, home=tmp_path / "home", **environment
         )
         started.append(process)
         return process

@@ -6,25 +6,12 @@ Every point is there once, with the bits that the workers' own evaluation gives.
 
 import threading
 
-import psutil
 import pytest
 
-from support.clusters.faults import in_turn, kill_worker, tracked
+from support.clusters.faults import in_turn, kill_worker, processes_with, tracked
 from support.clusters.unbroken import EVERY, STEPS, broken
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-def evaluators() -> list[psutil.Process]:
-    """Processes of this Ray instance that evaluate."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "answer_on_node" in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def test_killed_five_times_and_twice(go, home, unbroken):
@@ -32,7 +19,7 @@ def test_killed_five_times_and_twice(go, home, unbroken):
 
     def kill_evaluators():
         while len(killed) < 5 and not over.wait(0.02):
-            for process in evaluators():
+            for process in processes_with("answer_on_node"):
                 process.kill()
                 killed.add(process.pid)
 

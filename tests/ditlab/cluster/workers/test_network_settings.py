@@ -7,9 +7,8 @@ import json
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.experiment import class_for
 from support.clusters.faults import tracked
-from support.trainings.workers import tiny
+from support.clusters.unbroken import breaking
 
 pytestmark = [
     pytest.mark.slow,
@@ -18,12 +17,10 @@ pytestmark = [
 ]
 
 
-def experiment(name, workers, network, **fault):
-    resources = {"workers": workers, "max_failures": 1, "hang_timeout": 10, "network": network}
-    spec = tiny(name=name, resources=resources, engine__zero={"stage": 2}).to_dict()
-    spec["model"]["family"] = "breaking"
-    spec["objective"]["fault"] = fault
-    return class_for(spec).model_validate(spec)
+def experiment(name, timeout, **fault):
+    network = {"timeout": timeout}
+    resources = {"workers": 2, "max_failures": 1, "hang_timeout": 10, "network": network}
+    return breaking(name, resources, fault)
 
 
 def told(error):
@@ -32,25 +29,19 @@ def told(error):
 
 def test_every_group_has_the_timeout(go):
     with pytest.raises(UserError) as said:
-        go(experiment("told", 2, {"timeout": 40}, kind="tell", step=2))
+        go(experiment("told", 40, kind="tell", step=2))
     network = told(said.value)
     # DeepSpeed's and our own beside Ray Train's
     assert network["groups"] > 1 and network["limits"] == [40.0]
 
 
-def test_a_worker_that_never_comes_is_given_up_after_the_timeout(go, capfd):
+def test_a_worker_that_never_comes_is_given_up_after_the_timeout(go, home, capfd):
     """Building is not watched: it may take any time. The others' collective gives up after 12 s,
     not after 1800.
     """
-    result = go(experiment("away", 2, {"timeout": 12}, kind="away"))
+    result = go(experiment("away", 12, kind="away"))
     assert (result.status, result.step) == ("finished", 6)
-    points, tags, status = tracked(result_home(result), "away")
+    points, tags, status = tracked(home, "away")
     assert [step for step, _ in points["train/loss"]] == list(range(1, 7))
     assert (status, tags["ditlab.failure"]) == ("FINISHED", "lost_worker")
     assert "lost worker: a worker lost touch with the others" in capfd.readouterr().err
-
-
-def result_home(result):
-    from ditlab.home import Home
-
-    return Home.from_environment().root

@@ -45,8 +45,7 @@ def test_a_run_that_fills_its_node_goes_on_with_half_the_micro_batch(
         timeout=500,
         PYTHONPATH=path,
         RAY_memory_usage_threshold=f"{(memory.total - memory.available + ROOM) / memory.total:.4f}",
-    )
-    assert done.code == 0, done.err
+    ).ok()
     (said,) = re.findall(r"node out of memory: a node's memory is nearly used up;.*", done.err)
     assert re.search(r"this run's workers use the most, [\d.]+ GiB;", said)
     assert said.endswith("going on from step 3 with micro-batches of 8, the batch stays the same.")

@@ -6,17 +6,30 @@ import random
 import signal
 import threading
 import time
-from contextlib import suppress
 
-import psutil
 import pytest
 
 from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.tracking.records import read_record
-from support.clusters.faults import kill_worker, once_at, tracked, wait_until, worker_processes
+from support.clusters.faults import (
+    kill_worker,
+    once_at,
+    processes_with,
+    tracked,
+    wait_until,
+    worker_processes,
+)
 from support.clusters.unbroken import STEPS, broken, checkpoint_of
 from support.trainings.workers import same_state
+
+
+def tags_of_equal(result, home, unbroken, name):
+    """Tags of a run that has ended with the points and bits of the unbroken one."""
+    points, tags, status = tracked(home, name)
+    assert points == unbroken.points and status == "FINISHED"
+    assert same_state(checkpoint_of(home, result.run_id), unbroken.state)
+    return tags
 
 
 def trial(go, home, unbroken, name, seed):
@@ -26,10 +39,7 @@ def trial(go, home, unbroken, name, seed):
     with once_at(home, name, step, kill_worker(worker)):
         result = go(broken(name))
     assert (result.status, result.step) == ("finished", STEPS)
-    state, points = unbroken.state, unbroken.points
-    assert same_state(checkpoint_of(home, result.run_id), state)
-    found, tags, status = tracked(home, name)
-    assert found == points and status == "FINISHED"
+    tags = tags_of_equal(result, home, unbroken, name)
     assert (tags["ditlab.failure"], tags["ditlab.failures"]) == ("lost_worker", "1")
 
 
@@ -46,9 +56,7 @@ def test_a_worker_that_stops_answering_is_named_and_replaced(go, home, unbroken,
     with once_at(home, name, 30, kill_worker(1, signal.SIGSTOP)):
         result = go(broken(name, resources={"workers": 2, "hang_timeout": 8}))
     assert result.status == "finished"
-    state, points = unbroken.state, unbroken.points
-    found, tags, _ = tracked(home, name)
-    assert found == points and same_state(checkpoint_of(home, result.run_id), state)
+    tags = tags_of_equal(result, home, unbroken, name)
     assert (
         tags["ditlab.failure"] == "hung_worker"
         and "gave no sign of progress" in tags["ditlab.failure_message"]
@@ -75,15 +83,6 @@ def test_losses_without_progress_end_the_run_with_the_failures_name(go, home):
     assert record.status == "failed" and "lost worker" in record.message
 
 
-def ray_processes(word):
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            if any(word in part for part in process.cmdline()):
-                found.append(process)
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("delay", [0.0, 1.5])
@@ -91,27 +90,23 @@ def test_a_worker_that_dies_while_it_is_started_is_a_loss_too(go, home, unbroken
     """It has given no sign of life yet, and kept no journal."""
 
     def kill():
-        wait_until(lambda: bool(ray_processes("RayTrainWorker")), 120, "a worker")
+        wait_until(lambda: bool(worker_processes()), 120, "a worker")
         time.sleep(delay)
-        ray_processes("RayTrainWorker")[0].kill()
+        worker_processes()[0].kill()
 
     name = f"started-{delay:.0f}"
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     result = go(broken(name))
     killer.join(5)
-    state, points = unbroken.state, unbroken.points
-    found, tags, _ = tracked(home, name)
-    assert found == points and same_state(checkpoint_of(home, result.run_id), state)
+    tags = tags_of_equal(result, home, unbroken, name)
     assert tags["ditlab.failure"] == "lost_worker"
 
 
 @pytest.mark.slow
 def test_the_process_that_leads_the_workers_may_die(go, home, unbroken):
     name = "led"
-    with once_at(home, name, 30, lambda: ray_processes("TrainController")[0].kill()):
+    with once_at(home, name, 30, lambda: processes_with("TrainController")[0].kill()):
         result = go(broken(name))
-    state, points = unbroken.state, unbroken.points
-    found, tags, _ = tracked(home, name)
-    assert found == points and same_state(checkpoint_of(home, result.run_id), state)
+    tags = tags_of_equal(result, home, unbroken, name)
     assert "the process that leads the workers died" in tags["ditlab.failure_message"]

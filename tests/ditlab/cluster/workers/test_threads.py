@@ -1,8 +1,6 @@
 """Ray and one process compute the same bits from one spec with equal numbers of threads."""
 
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ from support.trainings.workers import same_state, tiny
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_ray_and_one_process_compute_the_same_bits(ray: Any, at_home: Path, threads: int) -> None:
+def test_ray_and_one_process_compute_the_same_bits(ray, at_home, threads):
     """30 steps of a network that is wide enough for sums to be split among threads."""
     if threads > (os.cpu_count() or 1):
         pytest.skip("this machine has one core")

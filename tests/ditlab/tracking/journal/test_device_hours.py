@@ -8,16 +8,16 @@ from ditlab.tracking.journal import encode_record
 from support.journals import read_records
 
 
-def at(second: int, kind: str, **fields: object) -> bytes:
+def at(second, kind, **fields):
     return encode_record(kind, {"time": 1_000_000 + 1000 * second, **fields})
 
 
-def started(second: int, devices: str) -> bytes:
+def started(second, devices):
     start = at(second, "start", run_id="a", name="a", experiment="a", family="dit")
     return start + at(second, "tags", values={DEVICES_TAG: devices})
 
 
-def step(second: int) -> bytes:
+def step(second):
     return at(second, "metrics", step=second, values={"train/loss": 1.0})
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.home import Home, RunFolder
+from ditlab.home import Home
 from ditlab.tracking.index import Journal, JournalIndex, cache_file
 from ditlab.tracking.journal import encode_record
 
 
-def step(number: int, time: int = 1) -> bytes:
+def step(number, time=1):
     return encode_record("metrics", {"time": time, "step": number, "values": {"train/loss": 1.0}})
 
 
-def steps(index: JournalIndex, folder: RunFolder) -> list[int]:
+def steps(index, folder):
     """Steps of the points that an index has of a run after a look at its journal."""
     index.update([Journal(folder.run_id)])
     rows = index.database.execute(

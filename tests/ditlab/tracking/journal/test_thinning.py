@@ -9,12 +9,10 @@ from ditlab.tracking.history import metric_history
 from ditlab.tracking.journal_writer import JournalWriter, Thinning
 from support.journals import read_records
 
-MILLION = 10**6
-
 
 def test_a_million_steps_stay_within_the_budget():
     thinning = Thinning(10_000)
-    sent = [step for step in range(MILLION) if thinning.selects()]
+    sent = [step for step in range(10**6) if thinning.selects()]
     assert 5000 < len(sent) < 10_000
     assert sent[:1000] == list(range(1000))
 

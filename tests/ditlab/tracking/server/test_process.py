@@ -1,6 +1,5 @@
 """`ditlab ui`: the server's command and its options, and one server from its start to Ctrl-C."""
 
-import inspect
 import signal
 import socket
 import subprocess
@@ -9,7 +8,6 @@ import tomllib
 import urllib.request
 from pathlib import Path
 
-import mlflow.server
 import pytest
 
 from ditlab.cli.pages.commands import ui
@@ -113,8 +111,3 @@ with app.test_client() as client:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout
     assert '<head><script>const key="mlflow.workflowType_v1"' in shown and shown.endswith("OK\n")
-
-
-def test_mlflow_starts_its_server_by_the_name_that_is_replaced():
-    """Else `serve_mlflow.py` replaces nothing, and MLflow is imported twice, by two processes."""
-    assert "_exec_cmd(" in inspect.getsource(mlflow.server._run_server)

@@ -48,7 +48,7 @@ def test_the_database_is_made_whole_or_not_at_all_and_once(home):
     assert [path.name for path in home.root.glob(".mlflow.db-*")] == []
 
 
-def _has_tables(home) -> bool:
+def _has_tables(home):
     """Return True if the unfinished database has some tables."""
     for path in home.root.glob(".mlflow.db-*/mlflow.db"):
         try:

@@ -2,12 +2,9 @@
 nothing blocks.
 """
 
-from pathlib import Path
-
 import pytest
 from mlflow import MlflowClient
 
-from ditlab.spec.files import encode_recorded, load_experiment
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import list_runs
 from ditlab_addons.housekeeping.sync import sync_runs
@@ -19,8 +16,6 @@ pytestmark = pytest.mark.usefixtures("store")
 def folder(new_run):
     """A run whose journal nobody has sent."""
     folder = new_run()
-    experiment = load_experiment(Path("experiments/digits/dit.yaml"))
-    folder.spec.write_bytes(encode_recorded(experiment.to_dict()))
     journal = JournalWriter(folder)
     journal.append(
         "start", run_id=folder.run_id, name="digits-dit", experiment="digits", family="dit"

@@ -39,7 +39,7 @@ def test_only_what_is_on_the_disk_is_sent(new_run, trained, monkeypatch):
     wait_until(lambda: tracker.mlflow_run_id and len(steps_in_mlflow(tracker)) == 100, 60, "steps")
     fsync = os.fsync
 
-    def refuse_the_journal(descriptor: int) -> None:
+    def refuse_the_journal(descriptor):
         if os.path.samestat(os.fstat(descriptor), folder.journal.stat()):
             raise OSError(errno.EIO, "Input/output error")
         fsync(descriptor)
@@ -58,7 +58,7 @@ def test_only_what_is_on_the_disk_is_sent(new_run, trained, monkeypatch):
 def test_flushing_waits_for_what_was_appended_before_it(new_run, monkeypatch):
     journal, fsync, sizes = JournalWriter(new_run()), os.fsync, list[int]()
 
-    def slow_fsync(descriptor: int) -> None:
+    def slow_fsync(descriptor):
         size = os.fstat(descriptor).st_size  # what comes later need not be on the disk afterwards
         time.sleep(0.3)
         fsync(descriptor)

@@ -2,15 +2,13 @@
 
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
-from ditlab.home import RunFolder
 from ditlab.tracking.upload import Cursor, CursorFile
 
 RUN = "a" * 32
 
 
-def make_database(path: Path, *runs: str) -> None:
+def make_database(path, *runs):
     """A database with the one column that is read."""
     path.unlink(missing_ok=True)
     with closing(sqlite3.connect(path)) as connection:
@@ -20,7 +18,7 @@ def make_database(path: Path, *runs: str) -> None:
 
 
 def test_a_database_that_is_gone_or_has_no_such_run_has_received_nothing(home, new_run):
-    folder: RunFolder = new_run()
+    folder = new_run()
     folder.journal.write_bytes(b"{}\n{}\n")
     database = home.mlflow_database
     cursors = CursorFile(folder, f"sqlite:///{database}")

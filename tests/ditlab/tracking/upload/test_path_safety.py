@@ -21,13 +21,11 @@ OUT = [
     "a/../../../out",
     "/etc/out",
     "..%2F..%2Fout",
-    "%2e%2e/out",
     "%252e%252e%252fout",
     "~",
     "a\\..\\out",
     "file:///tmp/out",
     "a" * 300,
-    "mit Leerzeichen",
     "naïve",
     " ",
 ]

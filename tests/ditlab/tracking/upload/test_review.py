@@ -14,13 +14,7 @@ from ditlab.tracking.history import DEVICES_TAG, MAIN_TAG
 from ditlab.tracking.journal import current_time
 from ditlab.tracking.mlflow_backend import NOTE_TAG, OWN_TAG, weights_step
 from ditlab.tracking.mlflow_runs import VIEW_TAG
-from ditlab.tracking.review import (
-    end_run,
-    log_model,
-    log_overview,
-    renew_note,
-    renew_review,
-)
+from ditlab.tracking.review import end_run, log_model, log_overview, renew_note, renew_review
 from ditlab.tracking.tracker import RunTracker
 from ditlab_addons.housekeeping.removal import delete_mlflow_run
 from support.journals import log_dataset

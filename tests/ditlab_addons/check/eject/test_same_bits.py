@@ -11,12 +11,7 @@ from ditlab.data.splits import open_data
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.training.evaluation import draw_samples, evaluated_modules
-from support.trainings.ejected import (
-    differing,
-    eject_into,
-    kill_after_first_checkpoint,
-    train_file,
-)
+from support.trainings.ejected import differing, eject_into, kill_after_first_checkpoint, train_file
 from support.trainings.family_specs import FAMILIES, smallest
 from support.trainings.workers import newest
 

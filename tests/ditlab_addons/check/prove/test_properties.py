@@ -25,15 +25,8 @@ from ditlab_addons.check.prove.properties.training_rows import compare_order
 from ditlab_addons.check.prove.reference import ReferenceTrainer
 from ditlab_models.processes.specs import timestep_law, uniform_cdf
 from support.trainings.family_specs import GAUSSIAN, smallest
-from support.trainings.proven import off
+from support.trainings.proven import MIXTURE, off
 
-MIXTURE = {
-    "data": {
-        "kind": "mixture",
-        "weights": {"a": 2.0, "b": 1.0},
-        "parts": {"a": {"kind": "digits"}, "b": {"kind": "digits", "hold_out": 0.2}},
-    }
-}
 BELL = {"kind": "logit_normal", "mean": 0.7, "std": 0.4}
 SETTINGS = [
     ("dit", {"sampling__solver": "heun", "sampling__guidance": 3.0}),
@@ -43,7 +36,7 @@ SETTINGS = [
     ("dit", {**GAUSSIAN, "sampling__steps": 1}),
     ("dit", {**GAUSSIAN, "sampling__solver": "ddim", "sampling__guidance": 2.0}),
     ("dit", {**GAUSSIAN, "objective__noise": {"steps": 7, "beta_start": 0.4, "beta_end": 0.6}}),
-    ("dit", MIXTURE),
+    ("dit", {"data": MIXTURE}),
     ("dit", {"training__lora": {"rank": 2, "targets": ["*"]}}),
     ("unet", {"model__label_dropout": 0.0}),
     ("region", {"objective__weights__accessibility": 0.5, "objective__reduction": "entry_mean"}),
@@ -61,13 +54,9 @@ SETTINGS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    return Home(tmp_path_factory.mktemp("home"))
-
-
 def properties(experiment, home):
     """Compare the properties of an experiment's fresh weights, moved; no step is trained."""
+    home = Home(home)
     open_data(experiment.data, home)
     with tempfile.TemporaryDirectory() as folder:
         run = unattended_run(experiment, home, Path(folder), {"evaluation.limit": 8})

@@ -10,12 +10,7 @@ from ditlab.spec.optimization import RatioZClip, ZClip
 from ditlab.training.plan import learning_rate
 from ditlab_addons.check.eject.rules import power_share, rate_factor
 from ditlab_addons.check.eject.settings import update_settings
-from ditlab_addons.check.prove.reference import (
-    ParameterSettings,
-    ReferenceTrainer,
-    clip,
-    muon,
-)
+from ditlab_addons.check.prove.reference import ParameterSettings, ReferenceTrainer, clip, muon
 from ditlab_addons.optimizers.muon import Muon
 from ditlab_models.parameters import ParameterRole
 from support.trainings.workers import tiny

@@ -18,18 +18,6 @@ FAST = (
 )
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    return tmp_path_factory.mktemp("home")
-
-
-def test_forty_faults_are_planted_and_one_passes():
-    assert len(SHARED_FAULTS) >= 40
-    assert sum(not fault.named for fault in SHARED_FAULTS) == 1
-    assert len({fault.name for fault in SHARED_FAULTS}) == len(SHARED_FAULTS)
-    assert len({fault.family for fault in SHARED_FAULTS}) == 5
-
-
 @pytest.mark.parametrize(
     "fault",
     [

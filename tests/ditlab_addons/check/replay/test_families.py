@@ -7,7 +7,6 @@ import yaml
 
 from ditlab.training.recovery import MemoryPlan
 from ditlab_addons.check import process_group
-from support.command import run_here
 from support.trainings.attempts import LocalAttempt, train_attempts
 from support.trainings.family_specs import FAMILIES, smallest
 from support.trainings.forks import SILENT, small
@@ -17,11 +16,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def ditlab(tmp_path, capfd, monkeypatch):
+def ditlab(tmp_path, cli, monkeypatch):
     """`ditlab ...` in this process, in a home of its own, with warm worker processes."""
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(process_group, "_context", warm_processes)
-    return lambda *arguments: run_here(capfd, monkeypatch, *arguments)
+    return cli
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -30,10 +29,8 @@ def test_every_family_shows_its_samples(ditlab, tmp_path, family):
     spec = smallest(family, training__steps=6, checkpoint__every=2, checkpoint__keep=1)
     file = tmp_path / "spec.yaml"
     file.write_text(yaml.safe_dump(spec.to_dict()))
-    trained = ditlab("train", file, "--local", "--set", f"tracking.uri={SILENT}")
-    assert trained.code == 0, trained.err
-    said = ditlab("replay", spec.name, "--step", "4", "--json")
-    assert said.code == 0, said.err
+    ditlab("train", file, "--local", "--set", f"tracking.uri={SILENT}").ok()
+    said = ditlab("replay", spec.name, "--step", "4", "--json").ok()
     (step,) = said.json["steps"]
     assert said.json["origin"] == "from step 0: 4 steps to train"
     assert len(step["samples"]) == spec.batch.size
@@ -44,8 +41,7 @@ def test_every_family_shows_its_samples(ditlab, tmp_path, family):
     if step["loss_is_mean_of_samples"]:
         mean = sum(sample["loss"] for sample in step["samples"]) / spec.batch.size
         assert mean == pytest.approx(step["metrics"]["train/loss"], rel=1e-3)
-    said = ditlab("replay", spec.name, "--step", "1", "--to", "6", "--check", "--json")
-    assert said.code == 0, said.out + said.err
+    said = ditlab("replay", spec.name, "--step", "1", "--to", "6", "--check", "--json").ok()
     assert said.json["bound"] == 0 and len(said.json["comparisons"]) == 6 * 4
 
 
@@ -56,33 +52,30 @@ def test_a_fork_and_its_lost_parent(ditlab, tmp_path):
     fork.write_text(yaml.safe_dump(experiment.replace("training.steps", 8).to_dict()))
     said = ditlab(
         "train", fork, "--local", "--from", f"{parent.run_id}@2", "--set", "name=fork", "--json"
-    )
-    assert said.code == 0, said.err
+    ).ok()
     fork_id = said.json["run_id"]
-    said = ditlab("replay", fork_id, "--step", "3", "--to", "4", "--check", "--json")
-    assert said.code == 0 and said.json["origin"] == "from step 2: 2 steps to train"
-    said = ditlab("replay", fork_id, "--step", "2")
-    assert said.code == 2 and "it has steps 3 to 8" in said.err
+    said = ditlab("replay", fork_id, "--step", "3", "--to", "4", "--check", "--json").ok()
+    assert said.json["origin"] == "from step 2: 2 steps to train"
+    ditlab("replay", fork_id, "--step", "2").refused("it has steps 3 to 8")
     for path in (parent.path / "checkpoints" / "step-00000002").iterdir():
         path.unlink()
-    said = ditlab("replay", fork_id, "--step", "3")
-    assert said.code == 2 and "start.step=2: " in said.err
-    assert ditlab("replay", fork_id, "--step", "6", "--check").code == 0
+    ditlab("replay", fork_id, "--step", "3").refused("start.step=2: ")
+    ditlab("replay", fork_id, "--step", "6", "--check").ok()
 
 
-def test_a_step_that_was_left_out(ditlab, tmp_path):
+def test_a_step_that_was_left_out(ditlab):
     """It shows its samples and no loss; the steps after it are replayed without it."""
     experiment = small(training={"steps": 5}, checkpoint={"every": 2, "keep": 1})
     folder = train_attempts(
         experiment, [LocalAttempt(1, memory=MemoryPlan(microbatch_splits=1, skipped_steps=(2,)))]
     )
-    said = ditlab("replay", folder.run_id, "--step", "1", "--to", "5", "--check", "--json")
-    assert said.code == 0 and said.json["unchecked"] == ["step 3: its batch was skipped."], said.err
+    said = ditlab("replay", folder.run_id, "--step", "1", "--to", "5", "--check", "--json").ok()
+    assert said.json["unchecked"] == ["step 3: its batch was skipped."], said.err
     compared = [each["step"] for each in said.json["comparisons"]]
     assert sorted(set(compared)) == [1, 2, 4, 5]
-    said = ditlab("replay", folder.run_id, "--step", "3")
-    assert said.code == 0 and "was skipped: no loss, no update" in said.out
-    assert ditlab("replay", folder.run_id, "--step", "3", "--check").code == 0
+    said = ditlab("replay", folder.run_id, "--step", "3").ok()
+    assert "was skipped: no loss, no update" in said.out
+    ditlab("replay", folder.run_id, "--step", "3", "--check").ok()
 
 
 def test_another_machine_is_judged_by_a_derived_bound(ditlab, monkeypatch):
@@ -90,6 +83,6 @@ def test_another_machine_is_judged_by_a_derived_bound(ditlab, monkeypatch):
     monkeypatch.setattr(
         "ditlab_addons.check.replay.replaying.processor_name", lambda: "another processor"
     )
-    said = ditlab("replay", folder.run_id, "--step", "2", "--to", "4", "--check", "--json")
-    assert said.code == 0 and 0 < said.json["bound"] < 1e-3, said.err
+    said = ditlab("replay", folder.run_id, "--step", "2", "--to", "4", "--check", "--json").ok()
+    assert 0 < said.json["bound"] < 1e-3, said.err
     assert said.json["bound_reason"].startswith("processor another processor (the run's: ")

@@ -1,14 +1,12 @@
 """Ways of a replay through a run's history: decided from receipts and journal alone."""
 
-from typing import Any
-
 import pytest
 
 from ditlab_addons.check.replay.history import Execution, StepHistory
 from ditlab_addons.check.replay.replaying import plan_replay
 from ditlab_addons.check.replay.stepper import ParameterNorms, layers_of
 
-SPEC: dict[str, Any] = {"resources": {"workers": 1}}
+SPEC = {"resources": {"workers": 1}}
 DEFAULT = Execution(0, workers=1)
 
 
@@ -72,10 +70,7 @@ def test_a_step_left_out_halvings_and_a_fork():
     assert (found.origin, found.is_checkpoint, found.last, found.num_steps) == (4, False, 8, 4)
     assert [
         (each.first, each.last, each.microbatch_splits, each.skipped) for each in found.segments
-    ] == [
-        (5, 6, 0, ()),
-        (7, 8, 1, (8,)),
-    ]
+    ] == [(5, 6, 0, ()), (7, 8, 1, (8,))]
 
 
 def test_an_elastic_range_decides_the_micro_batches_and_stays():

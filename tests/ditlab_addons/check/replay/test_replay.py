@@ -4,23 +4,24 @@ as it is.
 
 import json
 import shutil
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from ditlab.home import Home
 from ditlab.storage.files import add_checksum
 from ditlab_addons.check import process_group
-from support.command import run_here
+from ditlab_addons.check.replay.history import read_history
 from support.opened import file_states
 from support.trainings.groups import warm_processes
 
 
 @pytest.fixture
-def replay(finished, capfd, monkeypatch):
+def replay(finished, cli, monkeypatch):
     """`ditlab replay small ...` on the session's finished run, in warm processes."""
     monkeypatch.setenv("DITLAB_HOME", str(finished.home))
     monkeypatch.setattr(process_group, "_context", warm_processes)
-    return lambda *arguments: run_here(capfd, monkeypatch, "replay", "small", *arguments)
+    return partial(cli, "replay", "small")
 
 
 @pytest.fixture
@@ -106,25 +107,14 @@ def test_wrong_input_is_refused_before_anything_is_trained(replay, copied, monke
     assert said.code == 2 and "this machine has no GPU, and the run was trained on cpu" in said.err
 
 
-def test_other_data_and_a_parents_missing_checkpoint_are_named(
-    replay, copied, finished, monkeypatch
-):
-    from ditlab_addons.check.replay import history, replaying
-
-    read = history.read_history
-
-    def of_other_data(run):
-        from dataclasses import replace
-
-        return replace(read(run), data="f" * 64)
-
-    monkeypatch.setattr(replaying, "read_history", of_other_data)
-    replay("--step", "2").refused("the data are other than the run's (fingerprint ")
-    monkeypatch.setattr(replaying, "read_history", read)
+def test_other_data_and_a_parents_missing_checkpoint_are_named(replay, copied, monkeypatch):
+    with monkeypatch.context() as patch:
+        other = lambda run: replace(read_history(run), data="f" * 64)  # noqa: E731
+        patch.setattr("ditlab_addons.check.replay.replaying.read_history", other)
+        replay("--step", "2").refused("the data are other than the run's (fingerprint ")
     spec = copied / "spec.yaml"
     text = spec.read_text()
     assert "start: null" in text
     spec.write_text(text.replace("start: null", "start: {run: 0badf00d, step: 1, state: all}"))
     said = replay("--step", "2")
     assert said.code == 2 and "run 0badf00d is not there" in said.err
-    assert Home(copied.parents[1]).run(finished.run_id).path == copied

@@ -7,8 +7,6 @@ import pytest
 from ditlab import train
 from support.trainings.forks import small
 
-STEPS = 12
-
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
@@ -17,7 +15,7 @@ def made(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("DITLAB_HOME", str(home))
         experiment = small(
-            training={"steps": STEPS, "averages": {}},
+            training={"steps": 12, "averages": {}},
             checkpoint={"every": 4, "keep": 9},
             name="checked",
         )

@@ -34,15 +34,15 @@ def files_of(checks):
     ]
 
 
-def missed_flips(checks, num, seed):
-    """Change `num` bytes of each file, one at a time at random; return the places that no check has
-    found.
-    """
-    draw, missed = random.Random(seed), []
+@pytest.mark.parametrize("num", [2, pytest.param(400, marks=pytest.mark.slow)])
+def test_bytes_anywhere(home, num):
+    """`num` of each file, one at a time at random, and its ends."""
+    checks = FileChecks(home)
+    draw, missed = random.Random(num), []
     for path, part in files_of(checks):
         content = path.read_bytes()
-        ends = [0, len(content) - 1]
-        for place in ends + [draw.randrange(len(content)) for _ in range(num)]:
+        places = [0, len(content) - 1, *(draw.randrange(len(content)) for _ in range(num))]
+        for place in places:
             changed = bytearray(content)
             changed[place] ^= draw.randrange(1, 256)
             path.write_bytes(changed)
@@ -50,39 +50,6 @@ def missed_flips(checks, num, seed):
                 missed.append(f"{path.name}, byte {place}: {content[place]} to {changed[place]}")
         path.write_bytes(content)
         assert not checks.is_off(part), path
-    return missed
-
-
-def test_a_byte_anywhere(home):
-    assert missed_flips(FileChecks(home), 2, seed=1) == []
-
-
-@pytest.mark.slow
-def test_many_bytes(home):
-    assert missed_flips(FileChecks(home), 400, seed=2) == []
-
-
-@pytest.mark.slow
-def test_every_byte_of_the_texts(home):
-    """Every place of the attempts, the spec's stamp, and the journal's last lines, with bits that
-    texts differ in.
-    """
-    checks, missed = FileChecks(home), []
-    folder = checks.run.folder
-    for path, part, first in (
-        (folder.receipt_attempts, "receipts", 0),
-        (folder.spec, "spec", -120),
-        (folder.journal, "journal", -600),
-    ):
-        content = path.read_bytes()
-        for place in range(first % len(content), len(content)):
-            for mask in (1, 2, 32):
-                changed = bytearray(content)
-                changed[place] ^= mask
-                path.write_bytes(changed)
-                if not checks.is_off(part):
-                    missed.append(f"{path.name}, byte {place}")
-        path.write_bytes(content)
     assert missed == []
 
 
@@ -90,17 +57,18 @@ def test_files_cut_grown_and_replaced(home):
     checks, missed = FileChecks(home), []
     for path, part in files_of(checks):
         content = path.read_bytes()
-        for what in ("cut by one", "cut in half", "empty", "grown", "gone", "folder"):
+        damaged = {
+            "cut by one": content[:-1],
+            "cut in half": content[: len(content) // 2],
+            "empty": b"",
+            "grown": content + b"more\n",
+        }
+        for what in (*damaged, "gone", "folder"):
             path.unlink()
             if what == "folder":
                 path.mkdir()
             elif what != "gone":
-                cut = {
-                    "cut by one": content[:-1],
-                    "cut in half": content[: len(content) // 2],
-                    "empty": b"",
-                }
-                path.write_bytes(cut.get(what, content + b"more\n"))
+                path.write_bytes(damaged[what])
             # A checkpoint without a manifest, or with a folder in its place, is a pruned one;
             # built-in data without theirs are built again.
             is_no_damage = (path.name, what) in {

@@ -73,11 +73,6 @@ def test_attempts_that_begin_anew(folder, write):
     assert last["since"] == "100"
 
 
-def test_nothing_is_there_yet(folder, write):
-    write(1, 2)
-    assert walk_chain(Receipts(read_receipts(folder).rows[:0], {}, ""), [3]).heads == {}
-
-
 def test_an_attempt_whose_line_is_gone(folder, write):
     fourth = write(1, 4)
     write(5, 6, fourth)  # all of its steps are done again: no checkpoint's chain goes over them

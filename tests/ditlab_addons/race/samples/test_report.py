@@ -18,13 +18,13 @@ from ditlab_addons.race.samples.report import cost_table, with_cost, write_sampl
 METRIC = "quality/frechet"
 
 
-def summary(*configurations, mode="min", num_seeds=4, **more):
+def summary(*configurations, mode="min", **more):
     """Configurations of (network evaluations a sample, values by seed); None for one that is not
     measured.
     """
     draws = []
     for number, configuration in enumerate(configurations):
-        for seed in range(num_seeds):
+        for seed in range(4):
             metrics = {}
             if configuration is not None and math.isfinite(configuration[1][seed]):
                 evaluations, values = configuration
@@ -49,7 +49,7 @@ def summary(*configurations, mode="min", num_seeds=4, **more):
         1.0,
         len(draws),
         "samples of run 1a2b3c4d",
-        num_seeds,
+        4,
     )
 
 

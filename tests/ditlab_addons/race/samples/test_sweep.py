@@ -2,11 +2,7 @@
 and refusals.
 """
 
-import signal
-import subprocess
 import sys
-import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +12,8 @@ from ditlab.home import Home
 from ditlab.quality import classifier as classifiers
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab_addons.race.samples.spec import load_sampling_sweep
-from support.command import run_here
+from support.clusters.faults import wait_until
+from support.command import start_process
 from support.damage import refused
 from support.trainings.family_specs import smallest
 
@@ -35,12 +32,6 @@ SPACES = {
     "region": grid("sampling.solver", "ddpm", "ddim") | grid("sampling.steps", 2),
     "dlm": STEPS | grid("sampling.temperature", 0.5, 1.0),
 }
-
-
-@pytest.fixture
-def cli(capfd, monkeypatch):
-    """`ditlab ...` in this process."""
-    return partial(run_here, capfd, monkeypatch)
 
 
 @pytest.fixture
@@ -166,16 +157,13 @@ def test_samples_of_every_family_are_those_of_sample(family, tmp_path, monkeypat
 @pytest.mark.slow
 def test_a_killed_sweep_is_resumed_with_whole_draws_alone(small):
     path = written(Path.cwd(), small.id, grid("sampling.steps", 1, 2, 300, 400), seeds=3)
-    command = [sys.executable, "-m", "ditlab", "tune", str(path), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 120
-        while (
-            not (ledgers := [*Home.from_environment().runs.glob("*/points.jsonl")])
-            and time.monotonic() < deadline
-        ):
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-    sweep_id = ledgers[0].parent.name
+    home = Home.from_environment()
+    process = start_process("tune", path, home=home.root)
+    wait_until(lambda: any(home.runs.glob("*/points.jsonl")), 120, "a ledger")
+    process.kill()
+    process.communicate()
+    [ledger] = home.runs.glob("*/points.jsonl")
+    sweep_id = ledger.parent.name
     kept = files(sweep_id)
     assert 0 < len(kept) < 12
     result = ditlab.sweep_samples(resume=sweep_id)
