@@ -19,7 +19,7 @@ from ditlab_addons.check.prove.life import prove_run
 from support.garbage import exempt_imports
 from support.trainings.groups import warm_processes
 
-MIXTURE: dict[str, Any] = {
+MIXTURE = {
     "kind": "mixture",
     "weights": {"a": 2.0, "b": 1.0},
     "parts": {"a": {"kind": "digits"}, "b": {"kind": "digits", "hold_out": 0.2}},
