@@ -460,7 +460,7 @@ def test_a_kind_of_files_of_a_package_is_validated_and_shown(hello, ditlab, tmp_
     path.write_text("boxes: []\n")
     said = ditlab("validate", path, "--set", "a=1")
     assert said.out.endswith("pile.yaml: valid (pile of boxes, 1 boxes)\n")
-    assert "next: ditlab pack" in said.err
+    assert "ditlab pack " in said.err
     assert ditlab("show", path).out == "size: 0\n"
     for command in ("train", "tune"):
         ditlab(command, path).refused("`boxes` is a pile of boxes; use `ditlab pack`")

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.files import is_sweep
+from ditlab.spec.files import find_file_kind, is_sweep
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-SWEEPS = [path for path in sorted(EXPERIMENTS.glob("*/*.yaml")) if is_sweep(path)]
-FILES = [path for path in sorted(EXPERIMENTS.glob("*/*.yaml")) if path not in SWEEPS]
+TRAINED = [path for path in sorted(EXPERIMENTS.glob("*/*.yaml")) if not find_file_kind(path)]
+SWEEPS = [path for path in TRAINED if is_sweep(path)]
+FILES = [path for path in TRAINED if path not in SWEEPS]
 RATE = {"kind": "loguniform", "low": 1e-4, "high": 1e-2}
 RATES = {"optimizer.lr": RATE}
 """A space of learning rates."""

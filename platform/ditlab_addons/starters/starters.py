@@ -17,7 +17,7 @@ from ditlab.cli.options import as_json as json_option
 from ditlab.errors import UserError, cannot_write, nearest
 from ditlab.reports.formatting import terminal_table
 from ditlab.spec.experiment import check_name, class_for
-from ditlab.spec.files import build_experiment, is_sweep, read_with_parents
+from ditlab.spec.files import build_experiment, find_file_kind, is_sweep, read_with_parents
 from ditlab.spec.overrides import chosen, merge, nested, options, values_of
 from ditlab.spec.sweep import sweep_class
 from ditlab.spec.values import value_at
@@ -83,7 +83,9 @@ def shipped() -> dict[str, Path]:
     ]
     root = folders[0] / "experiments"
     return {
-        str(path.relative_to(root).with_suffix("")): path for path in sorted(root.glob("*/*.yaml"))
+        str(path.relative_to(root).with_suffix("")): path
+        for path in sorted(root.glob("*/*.yaml"))
+        if not find_file_kind(path)
     }
 
 

@@ -123,7 +123,7 @@ def test_what_is_no_checkpoint_is_passed_over_and_said_so(tmp_path, damage, monk
     assert CheckpointStore.at(tmp_path / "run").newest(warnings.append).manifest.step == 1
     assert len(warnings) == 1 and warnings[0].endswith("Falling back to the one before.")
     assert "\n" not in warnings[0] and len(warnings[0]) < 600
-    with refused(""):
+    with refused("."):
         open_checkpoint(folder_of(tmp_path / "run", 2))
 
 
@@ -159,7 +159,7 @@ def test_a_worker_that_hashes_no_shard_says_so(tmp_path, damage):
     """The first worker hashes the shards; the others open them right away."""
     save(tmp_path, 2)
     DAMAGE[damage](tmp_path)
-    with CheckpointStore.at(tmp_path).open(2, verify=False) as reader, refused(""):
+    with CheckpointStore.at(tmp_path).open(2, verify=False) as reader, refused("."):
         reader.weights(prefix="")
 
 
