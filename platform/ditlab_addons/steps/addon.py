@@ -17,6 +17,8 @@ ADDON = Parts(
     ),
     results="ditlab_addons.steps.commands:RESULTS",
     functions={"make": "ditlab_addons.steps.making:make"},
+    run_observers=("ditlab_addons.steps.observing:observe_run",),
+    sweep_observers=("ditlab_addons.steps.observing:observe_sweep",),
     options=(
         CommandOption(
             command="schema",

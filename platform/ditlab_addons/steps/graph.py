@@ -92,6 +92,9 @@ class TrainStep(Step):
         ],
         "set": Changes,
         "for": Axes,
+        "seeds": Annotated[
+            int, Field(default=1, ge=1, description="Seeds, each a run; several are a group.")
+        ],
     }
 
 
@@ -161,6 +164,10 @@ class Kind(NamedTuple):
     needs: Mapping[str, tuple[Result, ...]]
     """Results that a field may name, by the field."""
 
+    def needs_one(self, field: str) -> bool:
+        """Return True for a field that needs the weights of one run."""
+        return field in ("weights-of", "sample", "export")
+
 
 RUNS: tuple[Result, ...] = ("run", "sweep")
 """Results with weights; those of a sweep are its best trial's."""
@@ -215,6 +222,11 @@ class GraphStep:
     """Its values of `for`, by path."""
     inputs: Mapping[str, tuple[str, ...]]
     """Names of steps by field."""
+
+    @property
+    def has_seeds(self) -> bool:
+        """True for a training of several seeds."""
+        return self.kind == "train" and self.step.value("seeds") > 1
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -355,6 +367,11 @@ def _connected(
                 raise UserError(
                     f"{place}.{field}={name} makes {NOUNS[makes]}, and {field} needs "
                     f"{' or '.join(NOUNS[kind] for kind in wanted)}; name another step."
+                )
+            if KINDS[each.kind].needs_one(field) and steps[named[0]].has_seeds:
+                raise UserError(
+                    f"{place}.{field}={name} trains several seeds, and {field} needs one run; name "
+                    "a step without `seeds`."
                 )
             if len(named) > 1 and not is_list:
                 raise UserError(

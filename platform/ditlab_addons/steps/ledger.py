@@ -14,6 +14,8 @@ from ditlab.home import Home
 from ditlab.storage.files import take_lock, write_durably
 
 FORMAT = 1
+STEP_VARIABLE = "DITLAB_STEP"
+"""Variable that tells a command which step it makes: `study/grown, needs base`."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class Made:
     """Id of the run, of a sweep's best trial."""
     step: int = 0
     """Step of the run's last checkpoint."""
+    members: tuple[str, ...] = ()
+    """Ids of the runs of a group of seeds."""
     place: str = ""
     """Folder of a store, id of a sweep, first of several files."""
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -47,7 +51,10 @@ class Ledger:
     def find(self, identity: str) -> Made | None:
         """Return the result of an identity; None where there is none."""
         content = self._read(self.folder / f"{identity}.json")
-        return Made(**content["made"]) if content else None
+        if not content:
+            return None
+        made = content["made"]
+        return Made(**made | {"members": tuple(made["members"])})
 
     def add(self, identity: str, made: Made) -> None:
         """Keep a result."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -13,13 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab_addons.steps.graph import Graph, GraphStep, load_graph
+from ditlab_addons.steps.ledger import STEP_VARIABLE
 from ditlab_addons.steps.page import write_page
 from ditlab_addons.steps.states import Status, StepState, find_made, state_of, survey
 from ditlab_addons.steps.tasks import Task, TaskMaker
@@ -28,6 +30,16 @@ POLL = 0.05
 """Seconds between two looks at the processes."""
 INTERRUPTED = 130
 _log = logging.getLogger("ditlab")
+
+
+@dataclass
+class Printed:
+    """Lines of a process that are kept."""
+
+    result: str = "{}"
+    """Object of `--json`."""
+    mistake: str = ""
+    """Sentence of an error."""
 
 
 @dataclass
@@ -40,15 +52,15 @@ class Running:
     locks: ExitStack
     reader: threading.Thread
     begin: float
-    lines: list[str] = field(default_factory=list)
-    """Last line that it printed."""
+    """Time by the monotonic clock."""
+    printed: Printed
 
 
-Run = Callable[[Sequence[str], IO[bytes]], "subprocess.Popen[str]"]
-"""Function of a command's words and of the file whose lock its process holds."""
+Run = Callable[[Sequence[str], IO[bytes], str], "subprocess.Popen[str]"]
+"""Function of a command's words, of the file whose lock its process holds, and of the step."""
 
 
-def start_command(arguments: Sequence[str], lock: IO[bytes]) -> subprocess.Popen[str]:
+def start_command(arguments: Sequence[str], lock: IO[bytes], step: str) -> subprocess.Popen[str]:
     """Start a command of `ditlab` in a session of its own, so that Ctrl-C reaches it once."""
     return subprocess.Popen(
         [sys.executable, "-m", "ditlab", *arguments, "--json"],
@@ -58,6 +70,7 @@ def start_command(arguments: Sequence[str], lock: IO[bytes]) -> subprocess.Popen
         text=True,
         errors="replace",
         start_new_session=True,
+        env={**os.environ, STEP_VARIABLE: step},
         pass_fds=[lock.fileno()],
     )
 
@@ -120,19 +133,18 @@ class Making:
     def _fail(self, each: GraphStep, why: str) -> None:
         self.states[each.name] = StepState(each, Status.FAILED, why)
         self._say(f"{each.name} | failed: {why}")
+        self._look_at_waiting()
 
     def _start_some(self) -> bool:
-        """Start tasks as far as there is room; return True where another process makes one."""
-        is_elsewhere = False
+        """Start tasks as far as there is room; return True where some are left to start."""
+        startable = (Status.MISSING, Status.ELSEWHERE)
         for state in self.states.values():
-            if len(self._running) >= self._at_once:
-                break
-            if state.status in (Status.MISSING, Status.ELSEWHERE):
-                is_elsewhere = not self._start(state) or is_elsewhere
-        return is_elsewhere
+            if len(self._running) < self._at_once and state.status in startable:
+                self._start(state)
+        return any(state.status in startable for state in self.states.values())
 
-    def _start(self, state: StepState) -> bool:
-        """Start the next task of a step; False where another process makes it."""
+    def _start(self, state: StepState) -> None:
+        """Start the next task of a step, unless another process makes it, or has made it."""
         task = state.next_task
         assert task is not None
         name = state.each.name
@@ -142,35 +154,37 @@ class Making:
                 if state.status is not Status.ELSEWHERE:
                     self._say(f"{name} | another process makes it")
                 state.status = Status.ELSEWHERE
-                return False
-            if state.status is Status.ELSEWHERE:
-                self._maker.look_again()
+                return
+            self._maker.look_again()
             made = find_made(task, self._maker)
             if made is not None:
                 state.made[task.identity] = made
                 self._go_on(state)
-                return True
+                return
             self._say(f"{name} | ditlab {' '.join(task.arguments)}")
-            process = self._run(task.arguments, lock)
-            lines: list[str] = []
-            reader = threading.Thread(target=self._read, args=(name, process, lines), daemon=True)
+            needs = ", ".join(dict.fromkeys(state.each.needed))
+            step = f"{self._maker.graph.name}/{name}{f', needs {needs}' if needs else ''}"
+            process = self._run(task.arguments, lock, step)
+            printed = Printed()
+            reader = threading.Thread(target=self._read, args=(name, process, printed), daemon=True)
             reader.start()
             begin = time.monotonic()
-            running = Running(name, task, process, locks.pop_all(), reader, begin, lines)
+            running = Running(name, task, process, locks.pop_all(), reader, begin, printed)
         state.status = Status.RUNNING
         self._running[name] = running
         self._show()
-        return True
 
-    def _read(self, name: str, process: subprocess.Popen[str], lines: list[str]) -> None:
-        """Show the lines of a process, and keep its JSON."""
+    def _read(self, name: str, process: subprocess.Popen[str], printed: Printed) -> None:
+        """Show the lines of a process, and keep its result, or what was wrong."""
         assert process.stdout is not None
         for line in process.stdout:
             text = line.rstrip()
             if text.startswith("{"):
-                lines[:] = [text]
+                printed.result = text
             elif text:
                 self._say(f"{name} | {text}")
+            if text.startswith("ditlab: "):
+                printed.mistake = text.removeprefix("ditlab: ")
 
     def _wait(self) -> None:
         """Wait for processes, and take the results of those that have ended."""
@@ -192,16 +206,13 @@ class Making:
         code = running.process.returncode
         if code != 0:
             if self._signal is None:
-                self._fail(
-                    state.each, f"`ditlab {' '.join(running.task.arguments)}` ended with {code}"
-                )
-                self._look_at_waiting()
+                why = running.printed.mistake or f"its command ended with {code}"
+                self._fail(state.each, why)
             return
         try:
-            made = running.task.read(json.loads(running.lines[0] if running.lines else "{}"))
+            made = running.task.read(json.loads(running.printed.result))
         except (UserError, KeyError, ValueError) as error:
             self._fail(state.each, str(error))
-            self._look_at_waiting()
             return
         self._maker.ledger.add(running.task.identity, made)
         state.made[running.task.identity] = made

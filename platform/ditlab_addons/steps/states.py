@@ -109,7 +109,7 @@ def state_of(each: GraphStep, maker: TaskMaker, states: Mapping[str, StepState])
 def find_made(task: Task, maker: TaskMaker) -> Made | None:
     """Return the result of a task that is in the home, whoever made it; None where none is."""
     known = maker.ledger.find(task.identity)
-    if known is not None and is_there(known, maker.home):
+    if known is not None and is_there(known, maker.runs):
         return known
     found = task.find()
     if found is not None:

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from ditlab.spec.files import (
 from ditlab.spec.overrides import Assignment, assign
 from ditlab.spec.start import Start, parse_start
 from ditlab.spec.sweep import Sweep, load_sweep
-from ditlab.spec.sweep_space import differences
+from ditlab.spec.sweep_space import differences, experiment_for, typical_values
 from ditlab.spec.uris import is_uri
 from ditlab.spec.values import format_value
 from ditlab.sweeps.folder import SweepFolder
@@ -42,7 +43,7 @@ from ditlab.sweeps.prepare import portable_sweep
 from ditlab.tracking.history import JournalFacts, final_values, metric_history
 from ditlab.tracking.journal import main_metric, read_content
 from ditlab.tracking.names import flatten
-from ditlab.tracking.records import RunRecord, list_runs
+from ditlab.tracking.records import RunRecord, UnreadableRecord, read_record
 from ditlab_addons.steps.graph import Graph, GraphStep
 from ditlab_addons.steps.ledger import Ledger, Made, identity_of
 
@@ -72,35 +73,44 @@ class Task:
 
 
 class Runs:
-    """Runs of a home, read once."""
+    """Runs of a home, each read until it has ended."""
 
     def __init__(self, home: Home) -> None:
         self.home = home
+        self._known: dict[str, RunRecord] = {}
+        self.refresh()
 
-    @cached_property
+    def refresh(self) -> None:
+        """Read the records that are new or may have changed."""
+        with suppress(FileNotFoundError):
+            names = {each.name for each in os.scandir(self.home.runs) if each.is_dir()}
+            for name in names:
+                known = self._known.get(name)
+                if known is None or known.status != "finished":
+                    with suppress(UnreadableRecord):
+                        self._known[name] = read_record(self.home.run(name))
+            self._known = {name: self._known[name] for name in names & self._known.keys()}
+
+    @property
     def records(self) -> list[RunRecord]:
         """All readable records, the newest first."""
-        return list_runs(self.home)
-
-    @cached_property
-    def _finished(self) -> dict[str, list[RunRecord]]:
-        found: dict[str, list[RunRecord]] = {}
-        for record in self.records:
-            if record.status == "finished" and not record.trials:
-                found.setdefault(record.spec_hash, []).append(record)
-        return found
+        return sorted(self._known.values(), key=lambda each: each.created, reverse=True)
 
     def finished(self, experiment: Experiment) -> Iterator[RunRecord]:
         """Yield the finished runs of an experiment, of whatever start, the newest first."""
-        if experiment.start is None:
-            yield from self._finished.get(experiment.content_hash(), ())
-            return
         wanted = without_start(experiment).content_hash()
         for record in self.records:
-            if record.start and record.status == "finished":
-                recorded = load_recorded_experiment(self.home.run(record.run_id).spec)
-                if without_start(recorded).content_hash() == wanted:
-                    yield record
+            is_run = not record.trials or record.is_group
+            is_alike = is_run and bool(record.start) == (experiment.start is not None)
+            if record.status == "finished" and is_alike and self._hash(record) == wanted:
+                yield record
+
+    def _hash(self, record: RunRecord) -> str:
+        """Return the hash of a run's spec, without its start."""
+        if not record.start:
+            return record.spec_hash
+        recorded = load_recorded_experiment(self.home.run(record.run_id).spec)
+        return without_start(recorded).content_hash()
 
     def weights(self, run_id: str, step: int | None = None) -> tuple[int, str, int] | None:
         """Return step, hash and version of numerics of a run's checkpoint (None: its last); None
@@ -127,6 +137,18 @@ class Runs:
         metrics = {name: values[name]} if name in values else {}
         return Made(digest=found[1], run=run_id, step=found[0], place=run_id, metrics=metrics)
 
+    def made_group(self, group: str) -> Made | None:
+        """Return a group of seeds as a result; None where the weights of one are gone."""
+        self.refresh()
+        alike = [each for each in self.records if each.group == group]
+        members = sorted(each.run_id for each in alike if each.run_id != group)
+        made = [self.made(member) for member in members]
+        digests = [each.digest for each in made if each is not None]
+        if not made or len(digests) < len(made):
+            return None
+        digest = hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
+        return Made(digest=digest, run=group, members=tuple(members), place=group)
+
     def made_by_sweep(self, sweep_id: str) -> Made | None:
         """Return a finished sweep as a result: its best trial; None where there is none."""
         tags = JournalFacts.of(read_content(self.home.run(sweep_id).journal)).tags
@@ -138,12 +160,13 @@ class Runs:
             for name, value in tags.items()
             if name.startswith(BEST)
         }
-        return Made(best.digest, best.run, best.step, sweep_id, values)
+        return replace(best, place=sweep_id, values=values)
 
 
-def is_there(made: Made, home: Home) -> bool:
+def is_there(made: Made, runs: Runs) -> bool:
     """Return True where a result that was made before is still there."""
-    runs = Runs(home)
+    if made.members:
+        return all(runs.weights(member) for member in made.members)
     if made.run:
         found = runs.weights(made.run)
         return found is not None and found[1] == made.digest
@@ -163,8 +186,8 @@ class TaskMaker:
         self._kinds_of_data: dict[Path, str] = {}
 
     def look_again(self) -> None:
-        """Forget the runs that were read, as another process may have made some."""
-        self.runs = Runs(self.home)
+        """Read the runs that another process may have made meanwhile."""
+        self.runs.refresh()
 
     def tasks(self, each: GraphStep, inputs: Inputs) -> list[Task]:
         """Return the commands of a step, in order. Raises UserError for a spec that is wrong."""
@@ -210,46 +233,67 @@ class TaskMaker:
 
     def _train(self, each: GraphStep, inputs: Inputs) -> Iterator[Task]:
         path = self._path(each.step.value("train"))
-        changes: dict[str, Any] = {}
-        for sweep in inputs.get("settings-of", ()):
-            changes |= sweep.values
-        changes |= each.changes()
-        changes |= self._data(path, inputs)
-        start = None
-        for parent in inputs.get("weights-of", ()):
-            start = Start(run=parent.run, step=parent.step, state="averaged")
-            recorded = load_recorded_experiment(self.home.run(parent.run).spec)
-            if recorded.training.ema is None:
-                start = start.model_copy(update={"state": "trained"})
-            changes["start"] = start.model_dump()
+        changes = self._training_changes(each, path, inputs)
         experiment = portable(changed_experiment(path, changes), None, self.home)
+        seeds = each.step.value("seeds")
         content = {
             "kind": "train",
             "hash": without_start(experiment).content_hash(),
             "numerics": NUMERICS_VERSION,
             "weights": [parent.digest for parent in inputs.get("weights-of", ())],
-            "state": start and start.state,
+            "state": experiment.start and experiment.start.state,
             "data": data_digest(experiment, self.home),
+            "seeds": seeds,
         }
         shown = {key: value for key, value in experiment.to_dict().items() if is_content(key)}
         shown.pop("start", None)
-
-        def find() -> Made | None:
-            for record in self.runs.finished(experiment):
-                if not self._begins_alike(record, inputs):
-                    continue
-                made = self.runs.made(record.run_id)
-                if made is not None:
-                    return made
-            return None
-
-        arguments = ("train", str(path), *set_options(settings(changes)), "--resume", "auto")
+        arguments = ["train", str(path), *set_options(settings(changes)), "--resume", "auto"]
+        if seeds > 1:
+            arguments += ["--seeds", str(seeds)]
         yield Task(
             (*arguments, *self.options),
             content | flatten(shown),
-            lambda printed: self._made_run(printed["run_id"]),
-            find,
+            partial(self._read_run, seeds),
+            partial(self._find_run, experiment, seeds, inputs),
         )
+
+    def _training_changes(self, each: GraphStep, path: Path, inputs: Inputs) -> dict[str, Any]:
+        """Return the settings of a training by path: of a sweep, its own, data and start."""
+        changes: dict[str, Any] = {}
+        for sweep in inputs.get("settings-of", ()):
+            changes |= sweep.values
+        changes |= each.changes()
+        changes |= self._data(path, inputs)
+        for parent in inputs.get("weights-of", ()):
+            recorded = load_recorded_experiment(self.home.run(parent.run).spec)
+            start = Start(
+                run=parent.run,
+                step=parent.step,
+                state="averaged" if recorded.training.ema else "trained",
+            )
+            changes["start"] = start.model_dump()
+        return changes
+
+    def _find_run(self, experiment: Experiment, seeds: int, inputs: Inputs) -> Made | None:
+        """Return the newest finished run, or group of seeds, of an experiment."""
+        for record in self.runs.finished(experiment):
+            is_wanted = record.trials == (0 if seeds == 1 else seeds)
+            if is_wanted and self._begins_alike(record, inputs):
+                made = self._made_run(record.run_id, seeds)
+                if made is not None:
+                    return made
+        return None
+
+    def _made_run(self, run: str, seeds: int) -> Made | None:
+        return self.runs.made(run) if seeds == 1 else self.runs.made_group(run)
+
+    def _read_run(self, seeds: int, printed: Mapping[str, Any]) -> Made:
+        """Return the run that a training printed. Raises UserError where it has no checkpoint."""
+        run = printed["run_id"]
+        made = self._made_run(run, seeds)
+        if made is None:
+            raise UserError(f"run {run} has no checkpoint; set checkpoint.keep to 1 or more.")
+        return made
 
     def _begins_alike(self, record: RunRecord, inputs: Inputs) -> bool:
         """Return True for a run that began from the same weights."""
@@ -273,17 +317,15 @@ class TaskMaker:
         return changes
 
     def _kind_of_data(self, path: Path) -> str:
-        """Return the kind of data that an experiment's file names; "" for a sweep."""
+        """Return the kind of data that an experiment's or a sweep's file names."""
         if path not in self._kinds_of_data:
-            kind = "" if is_sweep(path) else load_experiment(path).data.kind
-            self._kinds_of_data[path] = kind
+            if is_sweep(path):
+                sweep = load_sweep(path)
+                experiment = experiment_for(sweep, typical_values(sweep))
+            else:
+                experiment = load_experiment(path)
+            self._kinds_of_data[path] = experiment.data.kind
         return self._kinds_of_data[path]
-
-    def _made_run(self, run_id: str) -> Made:
-        made = self.runs.made(run_id)
-        if made is None:
-            raise UserError(f"run {run_id} has no checkpoint; set checkpoint.keep to 1 or more.")
-        return made
 
     def _tune(self, each: GraphStep, inputs: Inputs) -> Iterator[Task]:
         path = self._path(each.step.value("tune"))
@@ -323,11 +365,19 @@ class TaskMaker:
         quality = each.step.value("quality")
         overrides = settings(each.changes())
         options = [] if quality is None else ["--quality", str(quality)]
-        for run in inputs["evaluate"]:
+        for run in self._single_runs(inputs["evaluate"]):
             content = {"kind": "evaluate", "weights": run.digest, "quality": quality}
             content |= options_content(each.changes()) | {"numerics": NUMERICS_VERSION}
             arguments = ("evaluate", run.run, *options, *set_options(overrides))
             yield Task(arguments, content, partial(read_evaluation, self.home))
+
+    def _single_runs(self, results: Sequence[Made]) -> Iterator[Made]:
+        """Yield runs, each of a group of seeds."""
+        for each in results:
+            if each.members:
+                yield from filter(None, map(self.runs.made, each.members))
+            else:
+                yield each
 
     def _sample(self, each: GraphStep, inputs: Inputs) -> Iterator[Task]:
         (run,) = inputs["sample"]

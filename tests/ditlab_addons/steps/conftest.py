@@ -22,6 +22,7 @@ class CountingMaker:
         self.graph = graph
         self.home = home
         self.ledger = Ledger(home)
+        self.runs = None
 
     def look_again(self) -> None:
         pass
@@ -45,7 +46,7 @@ class Commands:
         self.alive = 0
         self.most_alive = 0
 
-    def __call__(self, arguments, lock):
+    def __call__(self, arguments, lock, step):
         name, identity = arguments
         self.started[name] += 1
         self.alive += 1

@@ -63,6 +63,10 @@ def test_settings_of_a_command_line(loaded):
         ("{train: x.yaml, settings-of: base}", "settings-of needs a sweep; name another step"),
         ("{export: basee}", r"export='basee' is no step; did you mean 'base'"),
         ("{export: wide}", "export=wide are 4 steps; name one of them, such as wide-1"),
+        (
+            "{export: b}\n  b: {train: x, seeds: 3}",
+            "export=b trains several seeds, and export needs one run",
+        ),
         ("{compare: [base]}", r"compare=\['base'\]"),
         ("{train: x, tune: y}", "one of the fields import, .*; it has train and tune"),
         ("{}", "it has none"),
