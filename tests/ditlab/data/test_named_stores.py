@@ -37,7 +37,7 @@ CLASSES = ("--label-from", "folder")
 
 @pytest.fixture(scope="module")
 def said():
-    """What the import and the training of `place` said."""
+    """Output of the import and the training of `place`."""
     return {}
 
 

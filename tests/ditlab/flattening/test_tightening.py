@@ -60,7 +60,7 @@ class Base:
 
 
 class Below(Base):
-    """What is made."""
+    """The class that is made."""
 
     def __init__(self, spec):
         super().__init__(spec.real, offset=1)

@@ -67,7 +67,7 @@ def test_figures_of_neighbours_are_the_papers_formulas():
     real, generated = points(120, 3, 0), 0.8 * points(110, 3, 1, 0.4)
 
     def within(own, other, k):
-        """Whether each of the others lies in the ball of a point to its k-th neighbour."""
+        """Return for each of the others if it lies in the ball of a point to its k-th neighbour."""
         radii = torch.cdist(own, own).sort(1).values[:, k : k + 1]  # the first one is itself
         return (torch.cdist(own, other) <= radii).double()
 

@@ -69,7 +69,7 @@ def test_count_of_diffusers_dit():
 
 
 def test_tables_are_those_of_the_release_and_of_diffusers():
-    """Which compute theirs in float32."""
+    """Names of those that compute theirs in float32."""
     ours = FAMILY.build_network(DiTSpec(**{**PUBLISHED, **SMALL}))
     theirs = PublishedDiT(8, 2, 3, 32, 3, 4, 5)
     assert_close(ours.positions.values(torch.float32), theirs.pos_embed[0], rtol=0, atol=1e-6)

@@ -25,7 +25,7 @@ class Scene:
     words: list[str | Path]
     """Arguments of the submitted command."""
     kills: list[bool] = field(default_factory=list)
-    """Whether each node that was killed carried the first worker."""
+    """For each node that was killed, True if it carried the first worker."""
 
     def __post_init__(self) -> None:
         self.job = RayJob(self.lab.nodes, self.words)

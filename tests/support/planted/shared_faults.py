@@ -42,7 +42,7 @@ class SharedFault:
     name: str
     owner: Any
     attribute: str
-    """What `change` is put around."""
+    """Text that `change` is put around."""
     change: Changed
     named: str
     """Regular expression of the sentence on one of the findings, `First off: ` left out; empty for
