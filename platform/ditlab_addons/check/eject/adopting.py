@@ -24,6 +24,7 @@ from ditlab.runs.prepare import begin_launch, check_launch
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import build_experiment
 from ditlab.spec.yaml_text import parse_yaml
+from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.training.hooks import StepHook
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter, RunOutcome
@@ -91,8 +92,8 @@ class EjectedTraining:
         """Text of the file."""
         path = self.folder / FILE
         try:
-            return path.read_text(encoding="utf-8")
-        except OSError as error:
+            return read_plain(path, 16 * MIB, follow=True).decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
             raise UserError(
                 f"{path} cannot be read ({first_line(error)}); name the folder that a file of "
                 "`ditlab eject` trained into."

@@ -27,6 +27,7 @@ from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.experiment import Experiment
+from ditlab.storage.plain_files import MIB, read_plain
 from ditlab_addons.check.eject.ejecting import eject
 from ditlab_addons.check.eject.rules import MOMENTS
 from ditlab_addons.check.report import Report
@@ -113,7 +114,7 @@ def compare_file(
 ) -> FileComparison:
     """Compare a file with what its spec gives. Raises UserError for a file that does not run."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_plain(file, 16 * MIB, follow=True).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
             f"--against {file} cannot be read ({first_line(error)}); name a file that `ditlab "

@@ -102,7 +102,7 @@ class EjectedFile:
 
 def write_file(experiment: Experiment, home: Home, file: Path) -> EjectedFile:
     """Eject an experiment into a new file. Raises UserError for one that is there already."""
-    if file.exists():
+    if file.exists() or file.is_symlink():
         raise UserError(f"--out {file} is there already; name another file, or remove it.")
     text = eject(experiment, open_data(experiment.data, home), file.name)
     try:
