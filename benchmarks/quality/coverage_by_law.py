@@ -380,17 +380,15 @@ def main() -> None:
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         futures = [pool.submit(measure, *each, options.repeats, options.fresh) for each in parts]
         found = [future.result() for future in futures]
-    rows = []
-    for name in PARTS:
-        of_part = []
-        for (part, _, _), each in zip(parts, found, strict=True):
-            if part == name:
-                of_part += each
-        rows += sorted(of_part, key=lambda row: row.figure)
+    by_part: dict[str, list[Row]] = {name: [] for name in PARTS}
+    for (part, _, _), each in zip(parts, found, strict=True):
+        by_part[part] += each
+    rows = [row for each in by_part.values() for row in sorted(each, key=lambda row: row.figure)]
+    print_table(rows, sorted(options.samples))
+    for name, of_part in by_part.items():
         if of_part and name != "kernel":
             shares = [row.held / 0.95 for row in of_part]
             report(f"coverage of {name}, by law and number", shares)
-    print_table(rows, sorted(options.samples))
 
 
 if __name__ == "__main__":
