@@ -198,6 +198,9 @@ class FileKind(NamedTuple):
     """Function of (path of a file, values of `--set`) that returns its spec, checked: an object
     with `name`, `to_dict()`, and `describe()`, which returns a phrase on its size, `8 steps`. It
     raises UserError."""
+    page: str = ""
+    """Function of (home, path of a file) that returns a function which makes the file's page anew
+    (`ditlab.reports.page.Page`), for `ditlab watch FILE`; empty for none. It raises UserError."""
 
 
 class CommandOption(NamedTuple):
@@ -276,6 +279,9 @@ class Parts(NamedTuple):
     """Schemes of addresses (`tracking.uri`) with the `ditlab.tracking.backend.TrackingBackend` of
     each.
     """
+    removal_remarks: tuple[str, ...] = ()
+    """Functions of (home, names of what is to be deleted: ids of runs, folders of stores), called
+    before it is deleted. They return sentences on what needs it."""
     optimizers: Mapping[str, str] = NONE
     """Kinds of `optimizer` with the `ditlab.spec.optimization.Optimizer` of each."""
     schedulers: Mapping[str, str] = NONE

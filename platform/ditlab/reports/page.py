@@ -33,6 +33,18 @@ _MOST_CHARACTERS = 1000
 _DESC = re.compile(r"<desc>([^<]*)</desc>")
 
 
+class Link(str):
+    """Text of a table's cell that leads to another page."""
+
+    address: str
+
+    def __new__(cls, text: str, address: str) -> Link:
+        """`address`: from the page's own folder on."""
+        made = super().__new__(cls, text)
+        made.address = address
+        return made
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under named columns."""

@@ -425,6 +425,9 @@ def _wanted(detail: Any, annotation: Any) -> str:
         return f" must be a mapping of fields{names}{off}"
     if kind in WANTED:
         return f" must be {WANTED[kind]}{off}"
+    if kind == "too_short":
+        least = detail["ctx"]["min_length"]
+        return f" must hold at least {least} value{'' if least == 1 else 's'}"
     wording = detail["msg"].removeprefix("Input should be ")
     if wording != detail["msg"]:
         return f" must be {wording}{off}"

@@ -15,12 +15,13 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from glob import glob
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 from zlib import crc32
 
-from ditlab.errors import cannot_write, first_line
+from ditlab.errors import UserError, cannot_write, first_line
 from ditlab.storage.plain_files import UnusableFile, open_for_append, parse_json, read_plain
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -289,3 +290,27 @@ def folder_size(path: Path) -> int:
         return total
     except OSError:
         return 0
+
+
+def listing(source: str) -> dict[str, list[int]]:
+    """Return size and time of the files of a folder, a file or a pattern, by their names from it
+    on. Raises UserError for a source that is not there.
+    """
+    named = [source]
+    if not Path(source).exists():
+        named = sorted(glob(source, recursive=True))  # noqa: PTH207 (Path.glob: no absolute ones)
+    if not named:
+        raise UserError(f"source={source} is not there; correct it.")
+    files = [file for each in map(Path, named) for file in (each, *sorted(each.rglob("*")))]
+    states = file_states(map(str, files))
+    return {os.path.relpath(name, source): state for name, state in states.items()}
+
+
+def file_states(files: Iterable[str]) -> dict[str, list[int]]:
+    """Return size in bytes and time of change, in nanoseconds, of each file that is there."""
+    found = {}
+    for file in files:
+        with suppress(OSError):
+            about = Path(file).stat()
+            found[file] = [about.st_size, about.st_mtime_ns]
+    return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 from typing_extensions import TypedDict
@@ -11,8 +12,13 @@ from typing_extensions import TypedDict
 from ditlab.cli import options, output
 from ditlab.cli.terminal import escape_line
 from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.parts import load_part, places
 from ditlab.reports.formatting import terminal_table
 from ditlab.spec.values import format_bytes
+
+if TYPE_CHECKING:
+    from ditlab_addons.housekeeping.removal import RemovalPlan
 
 
 class DeletedOutput(TypedDict):
@@ -73,7 +79,6 @@ def remove_runs(
     stays, and so does one that a sweep, a best.yaml, another run or a store needs.
     """
     from ditlab.cli.progress import status_text
-    from ditlab.tracking.access import redact
     from ditlab_addons.housekeeping.removal import plan_removal
 
     plan = plan_removal(which)
@@ -90,16 +95,7 @@ def remove_runs(
             format_bytes(each.size),
         )
     output.console(as_json).print(table)
-    for each in plan.runs:
-        if each.unsent:
-            output.say(
-                f"run {each.folder.run_id}: records that MLflow lacks are lost with it: "
-                f"{each.unsent:,}"
-            )
-        if each.checkpoints:
-            output.say(f"run {each.folder.run_id}: its checkpoints at {each.checkpoints} stay.")
-    for address in dict.fromkeys(redact(each.address) for each in plan.runs if not mlflow):
-        output.say(f"{address} keeps what it has received; --mlflow deletes that as well.")
+    _say_what_is_lost(plan, mlflow)
     if not (dry_run or yes or _is_confirmed(what)):
         output.say("nothing was deleted.")
         return 130
@@ -115,6 +111,30 @@ def remove_runs(
     else:
         output.hint(as_json, "runs")
     return 0
+
+
+def _say_what_is_lost(plan: RemovalPlan, mlflow: bool) -> None:
+    """Say what goes with the runs of a plan, what stays elsewhere, and what else needs them."""
+    from ditlab.tracking.access import redact
+
+    for each in plan.runs:
+        if each.unsent:
+            output.say(
+                f"run {each.folder.run_id}: records that MLflow lacks are lost with it: "
+                f"{each.unsent:,}"
+            )
+        if each.checkpoints:
+            output.say(f"run {each.folder.run_id}: its checkpoints at {each.checkpoints} stay.")
+    for address in dict.fromkeys(redact(each.address) for each in plan.runs if not mlflow):
+        output.say(f"{address} keeps what it has received; --mlflow deletes that as well.")
+    _say_what_needs(plan.home, [each.folder.run_id for each in plan.runs])
+
+
+def _say_what_needs(home: Home, names: Sequence[str]) -> None:
+    """Say what else needs runs or stores that are to be deleted."""
+    for target in places("removal_remarks"):
+        for sentence in load_part("removal remark", target, target)(home, names):
+            output.say(sentence)
 
 
 def _is_confirmed(what: str) -> bool:
@@ -144,6 +164,7 @@ def remove_stores(stores: tuple[str, ...], yes: bool, needed: bool, as_json: boo
             f"{each.folder}: {each.rows:,} rows, {format_bytes(each.bytes)}, "
             f"{', '.join(each.runs) or 'no run'}"
         )
+    _say_what_needs(Home.from_environment(), [str(each.path) for each in plan])
     if not yes and (not sys.stdin.isatty() or not click.confirm("Remove?", err=True)):
         raise UserError("nothing was removed; give --yes to remove without the question.")
     for each in plan:

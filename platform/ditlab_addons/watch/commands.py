@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import webbrowser
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +20,7 @@ from ditlab.parts import command_options, load_part
 
 if TYPE_CHECKING:
     from ditlab.tracking.records import FoundRun
+    from ditlab_addons.watch.live_page import PageServer
 
 PORT = 8765
 _ELSEWHERE = (
@@ -29,7 +31,8 @@ _ELSEWHERE = (
 
 class WatchOutput(TypedDict):
     url: str
-    run_id: str
+    run_id: str | None
+    """None for a file's page."""
     pid: int
 
 
@@ -37,7 +40,7 @@ RESULTS = {"watch": WatchOutput}
 
 
 @click.command()
-@options.run
+@click.argument("run", metavar="RUN|FILE")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -55,36 +58,29 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool, **added
     """Show RUN's page live, on this machine, until Ctrl-C: curves, samples and events appear as the
     run makes them.
 
-    RUN is an id, a prefix of one, or a name. It reads the run's folder in DITLAB_HOME and changes
-    nothing. A run of a cluster is watched on the machine that holds its DITLAB_HOME, through a
-    tunnel:
+    RUN is an id, a prefix of one, or a name; FILE a graph of steps. It reads DITLAB_HOME and
+    changes nothing. A run of a cluster is watched on the machine that holds its DITLAB_HOME,
+    through a tunnel:
 
     \b
     ssh -t -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080
     """
-    from ditlab_addons.watch.live_page import LivePage
-
     home = Home.from_environment()
-    try:
-        found = options.find_noted(run)
-    except UserError as error:
-        raise UserError(f"{error} {_ELSEWHERE}") from None
-    _refuse_sweep(found)
-    for name, option in command_options("watch").items():
-        if added[option.parameter]:
-            load_part("option", name, option.target)(found.folder, output.say)
-    with LivePage(home, found.folder, _free_port(port), output.say) as page:
-        record = found.record
-        output.print_line(
-            f"{page.url} shows run {record.run_id} ({record.name}) live; Ctrl-C ends it.", as_json
-        )
+    file = Path(run)
+    if file.suffix in (".yaml", ".yml") and file.is_file():
+        server = _file_server(home, file, port, added)
+        shown = str(file)
+    else:
+        server, shown = _run_server(home, run, port, added)
+    with server as page:
+        output.print_line(f"{page.url} shows {shown} live; Ctrl-C ends it.", as_json)
         is_remote = bool(os.environ.get("SSH_CONNECTION"))
         if is_remote:
             output.say(
                 f"on your own machine: ssh -L {page.server_port}:127.0.0.1:{page.server_port} "
                 f"{socket.gethostname()}"
             )
-        output.emit({"url": page.url, "run_id": record.run_id, "pid": os.getpid()}, as_json)
+        output.emit({"url": page.url, "run_id": page.run_id, "pid": os.getpid()}, as_json)
         if opens is None:
             opens = not as_json and not is_remote and _is_at_desktop()
         if opens:
@@ -93,6 +89,45 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool, **added
             page.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             output.say("ended.")
+
+
+def _run_server(
+    home: Home, run: str, port: int | None, added: dict[str, bool]
+) -> tuple[PageServer, str]:
+    """Return the server of a run's page, and the run in words. Raises UserError for a run that has
+    none.
+    """
+    from ditlab_addons.watch.live_page import LivePage
+
+    try:
+        found = options.find_noted(run)
+    except UserError as error:
+        raise UserError(f"{error} {_ELSEWHERE}") from None
+    _refuse_sweep(found)
+    for name, option in command_options("watch").items():
+        if added[option.parameter]:
+            load_part("option", name, option.target)(found.folder, output.say)
+    record = found.record
+    server = LivePage(home, found.folder, _free_port(port), output.say)
+    return server, f"run {record.run_id} ({record.name})"
+
+
+def _file_server(home: Home, file: Path, port: int | None, added: dict[str, bool]) -> PageServer:
+    """Return the server of a file's page. Raises UserError for a file that has none, and for flags
+    that are of runs alone.
+    """
+    from ditlab.api.specs import kind_of_file
+    from ditlab_addons.watch.live_page import LiveFilePage
+
+    for name, option in command_options("watch").items():
+        if added[option.parameter]:
+            raise UserError(f"{name} is for runs, and {file} is a file; leave it out.")
+    kind = kind_of_file(file)
+    target = getattr(kind, "page", "")
+    if kind is None or not target:
+        raise UserError(f"{file} is no graph of steps; name a run that was made of it.")
+    make = load_part("kind of files", kind.name, target)(home, file)
+    return LiveFilePage(make, _free_port(port), output.say)
 
 
 def _refuse_sweep(found: FoundRun) -> None:

@@ -1,5 +1,5 @@
-"""A run's page served live on loopback, read only, from the journal, of which each look reads only
-the new lines.
+"""Pages served live on loopback, read only: of a run, from the journal, of which each look reads
+only the new lines; and of files of add-ons.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class LinkedPictures:
 
 
 class _LoopbackHandler(BaseHTTPRequestHandler):
-    """Handler of GET and HEAD for a `LivePage`."""
+    """Handler of GET and HEAD for a `PageServer`."""
 
-    server: LivePage
+    server: PageServer
     server_version = "ditlab"
     sys_version = ""
     timeout = REQUEST_TIMEOUT
@@ -129,29 +129,26 @@ def is_own_name(hosts: list[str]) -> bool:
         return False
 
 
-class LivePage(ThreadingHTTPServer):
-    """Server of a run's page, with a thread for each request, of which none keeps the process
-    alive.
+class PageServer(ThreadingHTTPServer):
+    """Server of a page that changes, with a thread for each request, of which none keeps the
+    process alive.
 
     `serve_forever` answers until it is interrupted; closing it frees the port.
     """
 
     daemon_threads = True
     allow_reuse_address = True
+    activity = "running"
+    """Word for what goes on while the page's status is `running`."""
+    run_id: str | None = None
+    """Id of the run whose page it is."""
 
-    def __init__(
-        self, home: Home, folder: RunFolder, port: int, warn: Callable[[str], None]
-    ) -> None:
+    def __init__(self, port: int, warn: Callable[[str], None]) -> None:
         """Listen on `port` of loopback; 0 takes a free one. Raises UserError for a port that cannot
         be listened on.
         """
-        self._home = home
-        self._folder = folder
         self._warn = warn
-        self._content = JournalContent()
-        self._inode = 0
         self._pictures = LinkedPictures()
-        self._experiment: Experiment | None = None
         self._lock = threading.Lock()
         self._page: Page | None = None
         self._rendered: dict[str, str] = {}
@@ -166,6 +163,12 @@ class LivePage(ThreadingHTTPServer):
                 "another port."
             ) from error
         self.url = f"http://{HOST}:{self.server_port}/"
+
+    def current_page(self) -> Page:
+        """Make the page as things are now. Not thread-safe. Raises UserError where they cannot be
+        read.
+        """
+        raise NotImplementedError
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that went away."""
@@ -192,29 +195,6 @@ class LivePage(ThreadingHTTPServer):
         content, kind = load_picture(picture)
         return Answer(content, f"image/{kind}")
 
-    def current_page(self) -> Page:
-        """Make the page as the run is now, with the journal's lines since the last call. Not
-        thread-safe.
-
-        Raises UserError where the run's record cannot be read.
-        """
-        journal = self._folder.journal
-        content: JournalContent | None = None
-        with suppress(OSError):  # the page says why it cannot be read
-            state = journal.stat()
-            if state.st_ino != self._inode or state.st_size < self._content.end:
-                self._content = JournalContent()
-                self._inode = state.st_ino
-            for line in read_lines(journal, self._content.end):
-                self._content.add(line)
-            content = self._content
-        if self._experiment is None:
-            with suppress(UserError):  # the page says why
-                self._experiment = load_recorded_experiment(self._folder.spec)
-        return run_page(
-            RunContent(self._home, self._folder, self._pictures, self._experiment, content)
-        )
-
     def _changes(self, have: Mapping[str, str]) -> dict[str, Any]:
         """Sections that are not as a browser has them, by their digests in `have`; and all keys in
         order.
@@ -223,12 +203,12 @@ class LivePage(ThreadingHTTPServer):
         changed = [key for key, digest in self._digests.items() if have.get(key) != digest]
         now = time.strftime("%H:%M:%S")
         kind: str = page.status
-        state = f"as of {now}: not training"
+        state = f"as of {now}: not {self.activity}"
         if self._fault:
             kind = "lost"
             state = f"as it was before: {self._fault}"
         elif page.status == "running":
-            state = f"live: training, as of {now}"
+            state = f"live: {self.activity}, as of {now}"
         return {
             "title": page.title,
             "order": [key for key in self._rendered if key != TOP],
@@ -266,6 +246,60 @@ class LivePage(ThreadingHTTPServer):
         if self._page is None:
             raise UserError(self._fault)
         return self._page
+
+
+class LivePage(PageServer):
+    """Server of a run's page."""
+
+    activity = "training"
+
+    def __init__(
+        self, home: Home, folder: RunFolder, port: int, warn: Callable[[str], None]
+    ) -> None:
+        """As of `PageServer`."""
+        super().__init__(port, warn)
+        self._home = home
+        self._folder = folder
+        self.run_id = folder.run_id
+        self._content = JournalContent()
+        self._inode = 0
+        self._experiment: Experiment | None = None
+
+    def current_page(self) -> Page:
+        """Make the page as the run is now, with the journal's lines since the last call. Not
+        thread-safe.
+
+        Raises UserError where the run's record cannot be read.
+        """
+        journal = self._folder.journal
+        content: JournalContent | None = None
+        with suppress(OSError):  # the page says why it cannot be read
+            state = journal.stat()
+            if state.st_ino != self._inode or state.st_size < self._content.end:
+                self._content = JournalContent()
+                self._inode = state.st_ino
+            for line in read_lines(journal, self._content.end):
+                self._content.add(line)
+            content = self._content
+        if self._experiment is None:
+            with suppress(UserError):  # the page says why
+                self._experiment = load_recorded_experiment(self._folder.spec)
+        return run_page(
+            RunContent(self._home, self._folder, self._pictures, self._experiment, content)
+        )
+
+
+class LiveFilePage(PageServer):
+    """Server of the page of a file of an add-on (`ditlab.parts.FileKind.page`)."""
+
+    def __init__(self, make: Callable[[], Page], port: int, warn: Callable[[str], None]) -> None:
+        """`make` makes the page anew."""
+        super().__init__(port, warn)
+        self._make = make
+
+    def current_page(self) -> Page:
+        """Make the page anew."""
+        return self._make()
 
 
 def _render_sections(page: Page) -> dict[str, str]:
