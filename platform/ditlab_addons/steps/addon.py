@@ -27,12 +27,14 @@ ADDON = Parts(
             target="ditlab_addons.steps.graph:graph_schema",
         ),
     ),
+    removal_remarks=("ditlab_addons.steps.page:removal_remarks",),
     file_kinds=(
         FileKind(
             name="steps",
             noun="graph of steps",
             command="make",
-            load="ditlab_addons.steps.graph:load_graph",
+            load="ditlab_addons.steps.tasks:load_checked_graph",
+            page="ditlab_addons.steps.page:live_page",
         ),
     ),
 )

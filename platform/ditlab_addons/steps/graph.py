@@ -6,14 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from ditlab.errors import UserError, nearest
-from ditlab.spec.experiment import NamedSpec
+from ditlab.spec.experiment import NamedSpec, check_name
 from ditlab.spec.files import read_with_parents, spec_name
 from ditlab.spec.overrides import assign, parse_overrides, validate
 from ditlab.spec.values import format_value
@@ -21,18 +22,18 @@ from ditlab_models.contract import Spec
 
 Result = Literal["store", "run", "sweep", "files"]
 """Kind of result of a step, for those that need it."""
-StepName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$")]
-SpecFile = Annotated[
-    str, Field(min_length=1, description="YAML of the spec, from the folder of this file on.")
-]
-Changes = Annotated[
-    dict[str, Any],
+StepName = str
+Several = Annotated[tuple[StepName, ...], Field(min_length=1, strict=False)]
+Changes = Annotated[dict[str, Any], Field(default_factory=dict)]
+Options = Annotated[dict[str, str | int | float | bool], Field(default_factory=dict)]
+Reference = Annotated[
+    StepName | None,
     Field(
-        default_factory=dict,
-        description="Settings that differ, by dotted path, as `--set` takes them.",
+        default=None,
+        description="Step: a sweep whose best values are set, or one whose last weights (a sweep: "
+        "its best trial's) the training begins from.",
     ),
 ]
-Several = Annotated[tuple[StepName, ...], Field(min_length=1, strict=False)]
 Axes = Annotated[
     dict[str, Annotated[tuple[Any, ...], Field(min_length=1, strict=False)]],
     Field(
@@ -53,107 +54,91 @@ class Step(Spec):
 class ImportStep(Step):
     """Data of a kind, imported as a store."""
 
-    __annotations__ = {
-        "import": Annotated[
-            str, Field(min_length=1, description="Kind of data, as `ditlab data import` has them.")
-        ],
-        "set": Changes,
-    }
+    set: Options
+    """Options of `ditlab data import KIND`; paths from the folder of this file on."""
+    __annotations__["import"] = Annotated[
+        str, Field(description="Kind of data, as `ditlab data import` has them.")
+    ]
 
 
 class EncodeStep(Step):
     """A store with the features of frozen encoders beside its columns."""
 
-    __annotations__ = {
-        "encode": Annotated[StepName, Field(description="Step whose store is encoded.")],
-        "set": Changes,
-    }
+    encode: StepName
+    """Step whose store is encoded."""
+    set: Options
+    """Options of `ditlab data encode`; paths from the folder of this file on."""
 
 
 class TrainStep(Step):
     """A training run."""
 
-    __annotations__ = {
-        "train": SpecFile,
-        "data": Annotated[
-            StepName | None,
-            Field(default=None, description="Step whose store is trained on."),
-        ],
-        "settings-of": Annotated[
-            StepName | None,
-            Field(default=None, description="Sweep whose best values are set."),
-        ],
-        "weights-of": Annotated[
-            StepName | None,
-            Field(
-                default=None,
-                description="Step whose last weights, or those of its best trial, it begins from.",
-            ),
-        ],
-        "set": Changes,
-        "for": Axes,
-        "seeds": Annotated[
-            int, Field(default=1, ge=1, description="Seeds, each a run; several are a group.")
-        ],
-    }
+    train: str
+    """YAML of the experiment, from the folder of this file on."""
+    data: StepName | None = None
+    """Step whose store is trained on."""
+    set: Changes
+    """Settings that differ, by dotted path, as `--set` takes them."""
+    seeds: int = Field(1, ge=1)
+    """Seeds, each a run; several are a group."""
+    __annotations__["settings-of"] = Reference
+    __annotations__["weights-of"] = Reference
+    __annotations__["for"] = Axes
 
 
 class TuneStep(Step):
     """A sweep."""
 
-    __annotations__ = {
-        "tune": SpecFile,
-        "data": Annotated[
-            StepName | None,
-            Field(default=None, description="Step whose store all trials are trained on."),
-        ],
-        "set": Changes,
-    }
+    tune: str
+    """YAML of the sweep, from the folder of this file on."""
+    data: StepName | None = None
+    """Step whose store all trials are trained on."""
+    set: Changes
+    """Settings that differ, by dotted path, as `--set` takes them."""
 
 
 class EvaluateStep(Step):
     """Held-out metrics of runs, and the quality of their samples."""
 
-    __annotations__ = {
-        "evaluate": Annotated[Several, Field(description="Steps whose runs are evaluated.")],
-        "quality": Annotated[
-            int | None,
-            Field(default=None, ge=0, description="Samples whose quality is measured; 0: none."),
-        ],
-        "set": Changes,
-    }
+    evaluate: Several
+    """Steps whose runs are evaluated."""
+    quality: NonNegativeInt | None = None
+    """Samples whose quality is measured; 0: none."""
+    set: Changes
+    """Settings that differ from the run's, by dotted path."""
 
 
 class SampleStep(Step):
     """Samples of a run."""
 
-    __annotations__ = {
-        "sample": Annotated[StepName, Field(description="Step whose run is sampled.")],
-        "num": Annotated[int | None, Field(default=None, ge=1, description="Number of samples.")],
-        "set": Changes,
-    }
+    sample: StepName
+    """Step whose run is sampled."""
+    num: PositiveInt | None = None
+    """Number of samples."""
+    set: Changes
+    """Settings that differ from the run's, by dotted path."""
+    out: str | None = None
+    """Folder for the files, from this file's on; null: in the run's."""
 
 
 class CompareStep(Step):
     """A page of runs side by side."""
 
-    __annotations__ = {
-        "compare": Annotated[
-            Annotated[tuple[StepName, ...], Field(min_length=2, strict=False)],
-            Field(description="Steps whose runs are compared."),
-        ]
-    }
+    compare: Several
+    """Steps whose runs are compared."""
+    out: str | None = None
+    """Folder for the files, from this file's on; null: one below DITLAB_HOME."""
 
 
 class ExportStep(Step):
     """Weights of a run for other programs."""
 
-    __annotations__ = {
-        "export": Annotated[StepName, Field(description="Step whose weights are exported.")],
-        "format": Annotated[
-            str, Field(default="ditlab", description="Form, as `ditlab export --format` has them.")
-        ],
-    }
+    export: StepName
+    """Step whose weights are exported."""
+    format: str = "ditlab"
+    """Form, as `ditlab export --format` has them."""
+    out: str | None = None
+    """Folder for the files, from this file's on; null: one below DITLAB_HOME."""
 
 
 class Kind(NamedTuple):
@@ -164,11 +149,9 @@ class Kind(NamedTuple):
     needs: Mapping[str, tuple[Result, ...]]
     """Results that a field may name, by the field."""
 
-    def needs_one(self, field: str) -> bool:
-        """Return True for a field that needs the weights of one run."""
-        return field in ("weights-of", "sample", "export")
 
-
+NEED_ONE = ("weights-of", "sample", "export")
+"""Fields that need the weights of one run."""
 RUNS: tuple[Result, ...] = ("run", "sweep")
 """Results with weights; those of a sweep are its best trial's."""
 KINDS: Mapping[str, Kind] = {
@@ -210,6 +193,13 @@ class StepsFile(NamedSpec):
     """Steps by name, each of the kind that one of its fields names: import, encode, train, tune,
     evaluate, sample, compare or export."""
 
+    @field_validator("steps")
+    @classmethod
+    def _check_names(cls, steps: dict[str, Any]) -> dict[str, Any]:
+        for name in steps:
+            check_name(name)
+        return steps
+
 
 @dataclass(frozen=True)
 class GraphStep:
@@ -224,14 +214,14 @@ class GraphStep:
     """Names of steps by field."""
 
     @property
-    def has_seeds(self) -> bool:
-        """True for a training of several seeds."""
-        return self.kind == "train" and self.step.value("seeds") > 1
-
-    @property
     def needed(self) -> tuple[str, ...]:
         """Names of all steps that it needs."""
         return tuple(name for names in self.inputs.values() for name in names)
+
+    @property
+    def out(self) -> str | None:
+        """Folder for its files that the graph names; None where none is named."""
+        return getattr(self.step, "out", None)
 
     def changes(self) -> dict[str, Any]:
         """Return the settings that it changes, by path."""
@@ -246,6 +236,8 @@ class Graph:
     folder: Path
     """Folder of its file, from which paths are taken."""
     steps: Mapping[str, GraphStep]
+    families: Mapping[str, tuple[str, ...]]
+    """Names of the steps that each name means: several for a step with `for`."""
     file: StepsFile
 
     def to_dict(self) -> dict[str, Any]:
@@ -261,12 +253,13 @@ class Graph:
 
         Raises UserError for a step that is not there.
         """
+        wanted = set() if names else {*self.steps}
         for name in names:
-            if name not in self.steps:
+            if name not in self.families:
                 raise UserError(
-                    f"STEP={name} is no step of {self.name}; {nearest(name, list(self.steps))}"
+                    f"STEP={name} is no step of {self.name}; {nearest(name, list(self.families))}"
                 )
-        wanted = set(names or self.steps)
+            wanted.update(self.families[name])
         for step in reversed([*self.steps.values()]):
             if step.name in wanted:
                 wanted.update(step.needed)
@@ -283,16 +276,18 @@ def load_graph(path: Path, overrides: Sequence[str] = ()) -> Graph:
     file = validate(StepsFile, mapping, f"{source}: ")
     steps: dict[str, GraphStep] = {}
     families: dict[str, tuple[str, ...]] = {}
-    """Names of the steps that each step of the file becomes."""
     for name, fields in file.steps.items():
-        made = [*_expanded(name, *_validated(name, fields, source))]
-        families[name] = tuple(each.name for each in made)
-        steps |= {each.name: each for each in made}
+        made = {each.name: each for each in _expanded(name, *_validated(name, fields, source))}
+        for taken in families.keys() & {name, *made}:
+            raise UserError(f"{source}: steps.{name} makes {taken}, another step; rename one.")
+        families |= {each: (each,) for each in made} | {name: tuple(made)}
+        steps |= made
+    _refuse_shared_folders(list(steps.values()), path.parent, source)
     connected = {
         name: _connected(each, steps, families, f"{source}: steps.{name}")
         for name, each in steps.items()
     }
-    return Graph(file.name, path.parent, _ordered(connected, source), file)
+    return Graph(file.name, path.parent, _ordered(connected, source), families, file)
 
 
 def _override(mapping: dict[str, Any], overrides: Sequence[str]) -> None:
@@ -301,20 +296,24 @@ def _override(mapping: dict[str, Any], overrides: Sequence[str]) -> None:
     Raises UserError for a step that is not there.
     """
     for each in parse_overrides(overrides):
-        first, *keys = each.path.split(".", 3)
         steps = mapping.get("steps")
-        if first != "steps" or len(keys) < 2 or not isinstance(steps, dict):
+        if not each.path.startswith("steps.") or not isinstance(steps, dict):
             mapping.update(assign(mapping, [each], lambda _: StepsFile))
             continue
-        if keys[0] not in steps:
+        rest = each.path.removeprefix("steps.")
+        name = max((name for name in steps if rest.startswith(f"{name}.")), key=len, default=None)
+        target = steps.get(name)
+        field = rest.removeprefix(f"{name}.")
+        first, _, path = field.partition(".")
+        if isinstance(target, dict) and first in ("set", "for") and path:
+            target = target.setdefault(first, {})
+            field = path
+        if not isinstance(target, dict):
+            first = rest.partition(".")[0]
             raise UserError(
-                f"{each.source}: steps.{keys[0]} is no step; {nearest(keys[0], list(steps))}"
+                f"{each.source}: steps.{first} is no step; {nearest(first, list(steps))}"
             )
-        target = steps[keys[0]]
-        if keys[1] in ("set", "for") and len(keys) == 3:
-            target = target.setdefault(keys[1], {})
-            keys = keys[1:]
-        target[".".join(keys[1:])] = each.value
+        target[field] = each.value
 
 
 def _validated(name: str, fields: Mapping[str, Any], source: str) -> tuple[str, Step]:
@@ -331,13 +330,24 @@ def _validated(name: str, fields: Mapping[str, Any], source: str) -> tuple[str, 
 
 def _expanded(name: str, kind: str, step: Step) -> Iterator[GraphStep]:
     """Yield a step for each combination of its values of `for`; the step itself without them."""
-    axes: Mapping[str, Sequence[Any]] = step.value("for") if isinstance(step, TrainStep) else {}
-    if not axes:
-        yield GraphStep(name, kind, step, {}, {})
-        return
+    axes: Mapping[str, Sequence[Any]] = getattr(step, "for", {})
     for number, values in enumerate(product(*axes.values()), start=1):
-        chosen = dict(zip(axes, values, strict=True))
-        yield GraphStep(f"{name}-{number}", kind, step, chosen, {})
+        each_name = f"{name}-{number}" if axes else name
+        yield GraphStep(each_name, kind, step, dict(zip(axes, values, strict=True)), {})
+
+
+def _refuse_shared_folders(steps: Sequence[GraphStep], folder: Path, source: str) -> None:
+    """Raise UserError where two steps would write the same files."""
+    writers: dict[Path, str] = {}
+    for each in steps:
+        if not each.out:
+            continue
+        first = writers.setdefault((folder / each.out).resolve(), each.name)
+        if first != each.name:
+            raise UserError(
+                f"{source}: steps.{each.name}.out={each.out} is the folder of steps.{first} as "
+                "well; name another folder."
+            )
 
 
 def _connected(
@@ -356,7 +366,7 @@ def _connected(
         for name in value if is_list else [value]:
             if name is None:
                 continue
-            named = families.get(name) or ((name,) if name in steps else ())
+            named = families.get(name)
             if not named:
                 raise UserError(
                     f"{place}.{field}={format_value(name)} is no step; "
@@ -368,7 +378,7 @@ def _connected(
                     f"{place}.{field}={name} makes {NOUNS[makes]}, and {field} needs "
                     f"{' or '.join(NOUNS[kind] for kind in wanted)}; name another step."
                 )
-            if KINDS[each.kind].needs_one(field) and steps[named[0]].has_seeds:
+            if field in NEED_ONE and getattr(steps[named[0]].step, "seeds", 1) > 1:
                 raise UserError(
                     f"{place}.{field}={name} trains several seeds, and {field} needs one run; name "
                     "a step without `seeds`."
@@ -379,30 +389,22 @@ def _connected(
                     f"{named[0]}."
                 )
             inputs[field] = (*inputs.get(field, ()), *named)
+    if each.kind == "compare" and len(inputs["compare"]) < 2:
+        raise UserError(f"{place}.compare={inputs['compare'][0]} is one run; name another as well.")
     return replace(each, inputs=inputs)
 
 
 def _ordered(steps: Mapping[str, GraphStep], source: str) -> dict[str, GraphStep]:
-    """Return steps, each after those that it needs, else in the file's order. Raises UserError for
-    a circle.
-    """
-    found: dict[str, GraphStep] = {}
-
-    def visit(name: str, above: tuple[str, ...]) -> None:
-        if name in above:
-            circle = [*above[above.index(name) :], name]
-            raise UserError(
-                f"{source}: steps.{name} needs itself ({' -> '.join(circle)}); remove one of these "
-                "references."
-            )
-        if name not in found:
-            for each in steps[name].needed:
-                visit(each, (*above, name))
-            found[name] = steps[name]
-
-    for name in steps:
-        visit(name, ())
-    return found
+    """Return steps, each after those that it needs. Raises UserError for a circle."""
+    sorter = TopologicalSorter({name: each.needed for name, each in steps.items()})
+    try:
+        return {name: steps[name] for name in sorter.static_order()}
+    except CycleError as error:
+        circle = error.args[1]
+        raise UserError(
+            f"{source}: steps.{circle[0]} needs itself ({' -> '.join(circle)}); remove one of "
+            "these references."
+        ) from None
 
 
 def graph_schema() -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,7 +31,9 @@ class Made:
     members: tuple[str, ...] = ()
     """Ids of the runs of a group of seeds."""
     place: str = ""
-    """Folder of a store, id of a sweep, first of several files."""
+    """Folder of a store, id of a run or a sweep, first of several files."""
+    files: Mapping[str, list[int]] = field(default_factory=dict)
+    """Size and time of each file."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """Values of a sweep's best trial by path."""
     metrics: Mapping[str, float | None] = field(default_factory=dict)
@@ -60,15 +62,13 @@ class Ledger:
         """Keep a result."""
         self._write(self.folder / f"{identity}.json", {"made": asdict(made)})
 
-    def last_content(self, graph: str, step: str) -> Mapping[str, Any]:
-        """Return what a step of a graph was made of last; {} where it never was."""
-        found = self._read(self._note(graph, step))
-        return found["content"] if found else {}
+    def last_contents(self, graph: str, step: str) -> list[dict[str, Any]]:
+        """Return what each result of a step of a graph was made of last; [] where it never was."""
+        return list(self._read(self._note(graph, step)).get("contents", []))
 
-    def note_content(self, graph: str, step: str, content: Mapping[str, Any]) -> None:
-        """Keep what a step of a graph is made of."""
-        if self.last_content(graph, step) != content:
-            self._write(self._note(graph, step), {"content": content})
+    def note_contents(self, graph: str, step: str, contents: list[Mapping[str, Any]]) -> None:
+        """Keep what each result of a step of a graph is made of."""
+        self._write(self._note(graph, step), {"contents": contents})
 
     @contextmanager
     def locked(self, identity: str) -> Iterator[IO[bytes] | None]:
@@ -80,12 +80,25 @@ class Ledger:
         with (self.folder / f"{identity}.lock").open("ab") as file:
             yield file if take_lock(file) else None
 
+    def is_made_now(self, identity: str) -> bool:
+        """Return True while a process makes an identity."""
+        with self.locked(identity) as lock:
+            return lock is None
+
+    def write_states(self, graph: str, steps: Sequence[Mapping[str, Any]]) -> None:
+        """Keep the states of a graph's steps."""
+        self._write(self.pages(graph) / "graph.json", {"steps": steps})
+
+    def states(self, graph: str) -> list[dict[str, Any]]:
+        """Return the states of a graph's steps, as they were written last; [] for none."""
+        return list(self._read(self.pages(graph) / "graph.json").get("steps", []))
+
     def pages(self, graph: str) -> Path:
         """Return the folder of a graph's page."""
         return self.folder / "graphs" / graph
 
     def _note(self, graph: str, step: str) -> Path:
-        return self.pages(graph) / f"{step}.json"
+        return self.pages(graph) / "steps" / f"{step}.json"
 
     @staticmethod
     def _read(path: Path) -> dict[str, Any]:

@@ -14,32 +14,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab_addons.steps.graph import Graph, GraphStep, load_graph
+from ditlab.runs.cores import allowed_cores
+from ditlab_addons.steps.graph import Graph, GraphStep
 from ditlab_addons.steps.ledger import STEP_VARIABLE
 from ditlab_addons.steps.page import write_page
-from ditlab_addons.steps.states import Status, StepState, find_made, state_of, survey
-from ditlab_addons.steps.tasks import Task, TaskMaker
+from ditlab_addons.steps.states import Status, StepState, find_made, forecast, state_of, survey
+from ditlab_addons.steps.tasks import Task, TaskMaker, load_checked_graph
 
 POLL = 0.05
 """Seconds between two looks at the processes."""
 INTERRUPTED = 130
+PAGE_INTERVAL = 2.0
+"""Seconds from one writing of the page to the next: of 500 steps it takes 20 ms of processor."""
+MOST_AT_ONCE = 8
+"""Steps that a cluster is given at the same time: the process that leads each takes some 500 MB
+here."""
 _log = logging.getLogger("ditlab")
-
-
-@dataclass
-class Printed:
-    """Lines of a process that are kept."""
-
-    result: str = "{}"
-    """Object of `--json`."""
-    mistake: str = ""
-    """Sentence of an error."""
 
 
 @dataclass
@@ -50,10 +46,13 @@ class Running:
     task: Task
     process: subprocess.Popen[str]
     locks: ExitStack
-    reader: threading.Thread
     begin: float
     """Time by the monotonic clock."""
-    printed: Printed
+    result: str = "{}"
+    """Object of `--json` that it printed."""
+    mistake: str = ""
+    """Sentence of an error that it printed."""
+    reader: threading.Thread = field(init=False)
 
 
 Run = Callable[[Sequence[str], IO[bytes], str], "subprocess.Popen[str]"]
@@ -82,18 +81,21 @@ class Making:
         self,
         steps: Sequence[GraphStep],
         maker: TaskMaker,
-        at_once: int,
+        at_once: int | None,
         say: Callable[[str], None],
         run: Run = start_command,
     ) -> None:
-        """`at_once`: processes at most; `say` receives lines, `NAME | text`."""
-        self._steps = {each.name: each for each in steps}
+        """`at_once`: processes at most, None: as far as cores go; `say` receives lines, `NAME |
+        text`.
+        """
+        self._steps = steps
         self._maker = maker
         self._at_once = at_once
         self._say = say
         self._run = run
         self._running: dict[str, Running] = {}
         self._signal: int | None = None
+        self._shown = 0.0
         self.states: dict[str, StepState] = {}
         self.page: Path | None = None
         """Page of the graph, once it is written."""
@@ -103,7 +105,7 @@ class Making:
         signal.
         """
         with self._signals():
-            for each in self._steps.values():
+            for each in self._steps:
                 self._look_at(each)
             while self._signal is None and (self._start_some() or self._running):
                 self._wait()
@@ -116,12 +118,10 @@ class Making:
 
     def _show(self) -> None:
         """Renew the page. A disk that refuses costs the page alone."""
+        self._shown = time.monotonic()
         with suppress(OSError):
-            self.page = write_page(
-                self._maker.graph.name,
-                self.states,
-                self._maker.ledger.pages(self._maker.graph.name),
-            )
+            steps = [state.to_dict() for state in self.states.values()]
+            self.page = write_page(self._maker.graph.name, steps, self._maker.home)
 
     def _look_at(self, each: GraphStep) -> None:
         """Find the state of a step, whose own mistakes make it fail."""
@@ -138,24 +138,41 @@ class Making:
     def _start_some(self) -> bool:
         """Start tasks as far as there is room; return True where some are left to start."""
         startable = (Status.MISSING, Status.ELSEWHERE)
-        for state in self.states.values():
-            if len(self._running) < self._at_once and state.status in startable:
-                self._start(state)
+        for state in list(self.states.values()):
+            task = state.next_task
+            if task and state.status in startable and self._has_room(task):
+                waits = state.status is Status.ELSEWHERE
+                if not (waits and self._maker.ledger.is_made_now(task.identity)):
+                    self._start(state)
         return any(state.status in startable for state in self.states.values())
 
-    def _start(self, state: StepState) -> None:
+    def _has_room(self, task: Task) -> bool:
+        """Return True where a task may start beside those that run."""
+        if self._at_once is not None:
+            return len(self._running) < self._at_once
+        used = sum(each.task.cores for each in self._running.values())
+        fits = not (used and task.cores) or used + task.cores <= allowed_cores()[0]
+        return fits and len(self._running) < MOST_AT_ONCE
+
+    def _start(self, before: StepState) -> None:
         """Start the next task of a step, unless another process makes it, or has made it."""
+        self._maker.runs.refresh()
+        self._look_at(before.each)  # files and home may have changed since
+        state = self.states[before.each.name]
+        state.seconds = before.seconds
         task = state.next_task
-        assert task is not None
+        if task is None:
+            self._look_at_waiting()
+            return
         name = state.each.name
         with ExitStack() as locks:
             lock = locks.enter_context(self._maker.ledger.locked(task.identity))
             if lock is None:
-                if state.status is not Status.ELSEWHERE:
+                if before.status is not Status.ELSEWHERE:
                     self._say(f"{name} | another process makes it")
                 state.status = Status.ELSEWHERE
                 return
-            self._maker.look_again()
+            self._maker.runs.refresh()  # another process may have made it meanwhile
             made = find_made(task, self._maker)
             if made is not None:
                 state.made[task.identity] = made
@@ -165,26 +182,22 @@ class Making:
             needs = ", ".join(dict.fromkeys(state.each.needed))
             step = f"{self._maker.graph.name}/{name}{f', needs {needs}' if needs else ''}"
             process = self._run(task.arguments, lock, step)
-            printed = Printed()
-            reader = threading.Thread(target=self._read, args=(name, process, printed), daemon=True)
-            reader.start()
-            begin = time.monotonic()
-            running = Running(name, task, process, locks.pop_all(), reader, begin, printed)
+            running = Running(name, task, process, locks.pop_all(), time.monotonic())
+        running.reader = threading.Thread(target=self._read, args=[running], daemon=True)
+        running.reader.start()
         state.status = Status.RUNNING
         self._running[name] = running
-        self._show()
 
-    def _read(self, name: str, process: subprocess.Popen[str], printed: Printed) -> None:
+    def _read(self, running: Running) -> None:
         """Show the lines of a process, and keep its result, or what was wrong."""
-        assert process.stdout is not None
-        for line in process.stdout:
+        for line in running.process.stdout or ():
             text = line.rstrip()
             if text.startswith("{"):
-                printed.result = text
+                running.result = text
             elif text:
-                self._say(f"{name} | {text}")
+                self._say(f"{running.name} | {text}")
             if text.startswith("ditlab: "):
-                printed.mistake = text.removeprefix("ditlab: ")
+                running.mistake = text.removeprefix("ditlab: ")
 
     def _wait(self) -> None:
         """Wait for processes, and take the results of those that have ended."""
@@ -196,7 +209,7 @@ class Making:
             self._end(running)
             running.locks.close()
             del self._running[running.name]
-        if ended:
+        if time.monotonic() - self._shown >= PAGE_INTERVAL:
             self._show()
 
     def _end(self, running: Running) -> None:
@@ -205,12 +218,14 @@ class Making:
         state.seconds = (state.seconds or 0.0) + time.monotonic() - running.begin
         code = running.process.returncode
         if code != 0:
+            state.status = Status.MISSING
+            state.reason = "it was interrupted"
             if self._signal is None:
-                why = running.printed.mistake or f"its command ended with {code}"
+                why = running.mistake or f"its command ended with {code}"
                 self._fail(state.each, why)
             return
         try:
-            made = running.task.read(json.loads(running.printed.result))
+            made = running.task.read(json.loads(running.result))
         except (UserError, KeyError, ValueError) as error:
             self._fail(state.each, str(error))
             return
@@ -225,27 +240,29 @@ class Making:
             return
         state.status = Status.DONE
         state.reason = ""
-        content = {key: value for task in state.tasks for key, value in task.content.items()}
-        self._maker.ledger.note_content(self._maker.graph.name, state.each.name, content)
+        contents = [task.content for task in state.tasks]
+        self._maker.ledger.note_contents(self._maker.graph.name, state.each.name, contents)
         self._look_at_waiting()
 
     def _look_at_waiting(self) -> None:
-        for name, state in list(self.states.items()):
+        for state in list(self.states.values()):
             if state.status is Status.WAITING:
-                self._look_at(self._steps[name])
+                self._look_at(state.each)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Pass signals on to the processes, which end after a checkpoint; a second one kills."""
+        """Pass signals on to the processes, which end after a checkpoint; at a second one at
+        once.
+        """
 
         def stop(number: int, _: Any) -> None:
             for each in self._running.values():
-                each.process.send_signal(number if self._signal is None else signal.SIGKILL)
+                each.process.send_signal(number)
             self._signal = number
 
-        is_main = threading.current_thread() is threading.main_thread()
-        numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-        before = {number: signal.signal(number, stop) for number in numbers}
+        before = {}
+        if threading.current_thread() is threading.main_thread():
+            before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
@@ -278,7 +295,8 @@ def make(
     overrides: Sequence[str] = (),
     dry_run: bool = False,
     local: bool = False,
-    at_once: int = 1,
+    at_once: int | None = None,
+    forecasts: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> MadeGraph:
     """Make the steps of a file that are not done, and those that they need; without names all.
@@ -289,17 +307,23 @@ def make(
         overrides: `steps.NAME.FIELD=value` changes of the file, as `--set` takes them.
         dry_run: True to find each step's state, and start nothing.
         local: True to train in one process, without Ray.
-        at_once: steps that run at the same time at most.
+        at_once: steps that run at the same time at most. None: those that find cores, as far as
+            `resources.cpus_per_worker` tells; of a cluster, 8, which Ray holds until there is room.
+        forecasts: with `dry_run`, True to ask for the time that trainings and sweeps take.
         say: receives the lines that the commands print; None: the logger `ditlab`.
 
     Raises:
         UserError: the file is wrong; the message names the field, its value and the remedy.
     """
-    graph = load_graph(Path(file), overrides)
+    graph = load_checked_graph(Path(file), overrides)
     wanted: list[GraphStep] = graph.with_needed(steps)
     maker = TaskMaker(graph, Home.from_environment(), ["--local"] if local else [])
+    say = say or _log.info
     if dry_run:
-        return MadeGraph(graph, survey(wanted, maker))
-    making = Making(wanted, maker, at_once, say or _log.info)
+        states = survey(wanted, maker)
+        if forecasts:
+            forecast(states, graph.folder, say)
+        return MadeGraph(graph, states)
+    making = Making(wanted, maker, at_once, say)
     code = making.make()
     return MadeGraph(graph, making.states, code, making.page)

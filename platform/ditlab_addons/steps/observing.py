@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from ditlab.home import Home, RunFolder
@@ -41,26 +42,24 @@ def observe_sweep(
     )
 
 
+@dataclass
 class StepNote(RunObserver):
     """Writer of the notes on one run."""
 
-    def __init__(
-        self, folder: RunFolder, home: Home, uri: str, note: str, warn: Callable[[str], None]
-    ) -> None:
-        """`note`: graph, step and the steps that it needs: `study/grown, needs base`."""
-        self._folder = folder
-        self._home = home
-        self._uri = uri
-        self._note = note
-        self._warn = warn
+    folder: RunFolder
+    home: Home
+    uri: str
+    note: str
+    """Graph, step and the steps that it needs: `study/grown, needs base`."""
+    warn: Callable[[str], None]
 
     def began(self) -> None:
         """Write the event."""
         with suppress(OSError):
-            add_event(self._folder, "step", f"step {self._note}")
+            add_event(self.folder, "step", f"step {self.note}")
 
     def ended(self, end: RunEnd) -> None:
         """Set the tag."""
-        tracker = RunTracker(self._folder, self._uri, self._home, warn=self._warn)
-        tracker.set_tags({TAG: self._note.partition(",")[0]})
+        tracker = RunTracker(self.folder, self.uri, self.home, warn=self.warn)
+        tracker.set_tags({TAG: self.note.partition(",")[0]})
         tracker.close(CATCH_UP_TIMEOUT)

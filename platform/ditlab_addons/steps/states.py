@@ -1,22 +1,22 @@
-"""States of a graph's steps: done, or why not."""
+"""States of a graph's steps: done, or why not, and how long they take."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from ditlab.errors import UserError
 from ditlab.reports.formatting import describe_value
+from ditlab.spec.overrides import changed_values
 from ditlab_addons.steps.graph import GraphStep
 from ditlab_addons.steps.ledger import Made
-from ditlab_addons.steps.tasks import Task, TaskMaker, is_there
-
-MOST_CHANGES = 3
-"""Differences that a reason names."""
-HIDDEN = ("hash", "numerics")
-"""Parts of what decides a result that say nothing to a person where others differ."""
+from ditlab_addons.steps.tasks import Task, TaskMaker, is_there, set_options
 
 
 class Status(StrEnum):
@@ -42,12 +42,14 @@ class StepState:
     each: GraphStep
     status: Status
     reason: str = ""
-    """Why it is not done."""
+    """Why it is not done; of one that is, how its result differs from what its spec has."""
     tasks: Sequence[Task] = ()
     made: dict[str, Made] = field(default_factory=dict)
     """Results by the identity of their task."""
     seconds: float | None = None
     """Seconds that its commands took; None where none ran now."""
+    forecast: float | None = None
+    """Seconds that its commands are expected to take; None where nobody was asked, or knows."""
 
     @property
     def results(self) -> list[Made]:
@@ -67,11 +69,13 @@ class StepState:
             "kind": self.each.kind,
             "status": str(self.status),
             "reason": self.reason,
-            "needs": list(self.each.needed),
+            "needs": list(dict.fromkeys(self.each.needed)),
             "identities": [task.identity for task in self.tasks],
-            "runs": [each.run for each in made if each.run],
+            "runs": [run for each in made for run in (each.run, *each.members) if run],
             "places": [each.place for each in made if each.place],
             "metrics": [dict(each.metrics) for each in made if each.metrics],
+            "seconds": self.seconds,
+            "forecast": self.forecast,
         }
 
 
@@ -79,14 +83,12 @@ def state_of(each: GraphStep, maker: TaskMaker, states: Mapping[str, StepState])
     """Return the state of a step, given those of the steps that it needs. Raises UserError for a
     spec that is wrong.
     """
-    failed = [
-        name for name in each.needed if states[name].status in (Status.FAILED, Status.SKIPPED)
-    ]
-    if failed:
-        return StepState(each, Status.SKIPPED, f"{failed[0]} is not done")
-    waiting = [name for name in each.needed if states[name].status is not Status.DONE]
-    if waiting:
-        return StepState(each, Status.WAITING, f"{waiting[0]} is not done")
+    for name in each.needed:
+        status = states[name].status
+        if status in (Status.FAILED, Status.SKIPPED):
+            return StepState(each, Status.SKIPPED, f"{name} is not done")
+        if status is not Status.DONE:
+            return StepState(each, Status.WAITING, f"{name} is not done")
     inputs = {
         field: [made for name in names for made in states[name].results]
         for field, names in each.inputs.items()
@@ -95,38 +97,42 @@ def state_of(each: GraphStep, maker: TaskMaker, states: Mapping[str, StepState])
     state = StepState(each, Status.MISSING, tasks=tasks)
     for task in tasks:
         made = find_made(task, maker)
-        if made is not None:
+        if made:
             state.made[task.identity] = made
     missing = state.next_task
-    if missing is None:
-        state.status = Status.DONE
+    if missing:
+        last = dict(enumerate(maker.ledger.last_contents(maker.graph.name, each.name)))
+        state.reason = reason(last.get(tasks.index(missing), {}), missing.content)
     else:
-        last = maker.ledger.last_content(maker.graph.name, each.name)
-        state.reason = reason(last, missing.content)
+        state.status = Status.DONE
     return state
 
 
 def find_made(task: Task, maker: TaskMaker) -> Made | None:
     """Return the result of a task that is in the home, whoever made it; None where none is."""
     known = maker.ledger.find(task.identity)
-    if known is not None and is_there(known, maker.runs):
+    if known and is_there(known, maker.runs):
         return known
     found = task.find()
-    if found is not None:
+    if found:
         maker.ledger.add(task.identity, found)
     return found
 
 
 def survey(steps: Sequence[GraphStep], maker: TaskMaker) -> dict[str, StepState]:
-    """Return the state of each step by name. Raises UserError, naming the step, for a spec that is
-    wrong.
+    """Return the state of each step by name, with remarks on those that are done. Raises UserError,
+    naming the step, for a spec that is wrong.
     """
     states: dict[str, StepState] = {}
     for each in steps:
         try:
-            states[each.name] = state_of(each, maker, states)
+            state = state_of(each, maker, states)
         except UserError as error:
             raise UserError(f"step {each.name}: {error}") from None
+        if state.status is Status.DONE:
+            remarks = [task.remark(state.made[task.identity]) for task in state.tasks]
+            state.reason = ", ".join(filter(None, remarks))
+        states[each.name] = state
     return states
 
 
@@ -134,18 +140,43 @@ def reason(last: Mapping[str, Any], content: Mapping[str, Any]) -> str:
     """Return why something is made: what differs from what it was made of last."""
     if not last:
         return "not made yet"
+    if last == content:
+        return "its result is gone"
     changed = [
-        path
-        for path in sorted({*last, *content})
-        if last.get(path) != content.get(path) and path not in HIDDEN
+        f"{path} {describe_value(before)} -> {describe_value(now)}"
+        for path, before, now in changed_values(last, content)
+        if path != "numerics"
     ]
     if not changed:
-        if last == content:
-            return "its result is gone"
         return "it was made by another version of the numbers"
-    shown = [
-        f"{path} {describe_value(last.get(path))} -> {describe_value(content.get(path))}"
-        for path in changed[:MOST_CHANGES]
-    ]
-    more = len(changed) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    return ", ".join(changed)
+
+
+def forecast(states: Mapping[str, StepState], folder: Path, say: Callable[[str], None]) -> None:
+    """Note the seconds that each training and sweep takes that is not done; of those without a
+    figure, `say` says why.
+
+    `folder`: of the graph's file. The values of a sweep and the weights of a step are those of the
+    file: they change no time but that of a network of another size.
+    """
+    for name, state in states.items():
+        each = state.each
+        if state.status is Status.DONE or each.kind not in ("train", "tune"):
+            continue
+        command = "plan" if each.kind == "train" else "tune"
+        words = [command, str(folder / each.step.value(each.kind))]
+        words += set_options(each.changes())
+        if command == "tune":
+            words.append("--dry-run")
+        ended = subprocess.run(
+            [sys.executable, "-m", "ditlab", *words, "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        printed = json.loads((ended.stdout.splitlines() or ["{}"])[-1])
+        seconds = printed.get("run_seconds", printed.get("seconds"))
+        if seconds is None:
+            say(f"{name}: no forecast: {printed.get('message', 'its speed is not known here')}")
+        else:
+            state.forecast = seconds * getattr(each.step, "seeds", 1)

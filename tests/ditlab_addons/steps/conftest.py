@@ -12,42 +12,45 @@ from ditlab.home import Home
 from ditlab_addons.steps.graph import load_graph
 from ditlab_addons.steps.ledger import Ledger, Made, identity_of
 from ditlab_addons.steps.making import Making
-from ditlab_addons.steps.tasks import Task
+from ditlab_addons.steps.tasks import ALL_CORES, Task
 
 
 class CountingMaker:
-    """Tasks whose result is a hash of a step's settings and inputs."""
+    """Tasks whose result is a hash of a step's settings and inputs, on `set.cores` cores."""
 
     def __init__(self, graph, home) -> None:
         self.graph = graph
         self.home = home
         self.ledger = Ledger(home)
-        self.runs = None
-
-    def look_again(self) -> None:
-        pass
+        self.runs = SimpleNamespace(refresh=lambda: None)
 
     def tasks(self, each, inputs) -> list[Task]:
         digests = {field: [made.digest for made in inputs[field]] for field in inputs}
         content = {"kind": each.kind, "set": dict(each.step.value("set")), **digests}
+        file = self.graph.folder / "spec.yaml"
+        if file.exists():
+            content["file"] = file.read_text()
 
         def read(printed) -> Made:
             return Made(digest=printed["digest"])
 
-        return [Task((each.name, identity_of(content)), content, read)]
+        cores = each.step.value("set").get("cores", ALL_CORES)
+        return [Task((each.name, identity_of(content)), content, read, cores=cores)]
 
 
 class Commands:
     """Stand-in for processes; each ends after some looks."""
 
-    def __init__(self, broken=()) -> None:
+    def __init__(self, broken, starting) -> None:
         self.started = Counter()
         self.broken = broken
+        self.starting = starting
         self.alive = 0
         self.most_alive = 0
 
     def __call__(self, arguments, lock, step):
         name, identity = arguments
+        self.starting(name)
         self.started[name] += 1
         self.alive += 1
         self.most_alive = max(self.most_alive, self.alive)
@@ -73,13 +76,13 @@ def make(tmp_path, monkeypatch):
     """
     monkeypatch.setattr("ditlab_addons.steps.making.POLL", 0)
 
-    def made(text: str, at_once: int = 1, broken=(), home: str = "home"):
+    def made(text: str, at_once=1, broken=(), starting=lambda name: None):
         path = tmp_path / "graph.yaml"
         path.write_text(text)
         graph = load_graph(path)
-        commands = Commands(broken)
+        commands = Commands(broken, starting)
         steps = list(graph.steps.values())
-        maker = CountingMaker(graph, Home(tmp_path / home))
+        maker = CountingMaker(graph, Home(tmp_path / "home"))
         making = Making(steps, maker, at_once, lambda line: None, commands)
         code = making.make()
         return SimpleNamespace(

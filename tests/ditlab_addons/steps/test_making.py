@@ -3,6 +3,7 @@
 import random
 import shutil
 import threading
+from itertools import cycle
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -51,7 +52,7 @@ def descendants(graph, name: str) -> set[str]:
 
 
 @given(st.integers(0, 10**9), st.integers(1, 40), st.integers(1, 4))
-@settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=30, suppress_health_check=list(HealthCheck), deadline=None)
 def test_a_change_makes_exactly_the_descendants_again(make, tmp_path, seed, num, at_once):
     draw = random.Random(seed)
     steps = random_steps(draw, num)
@@ -89,6 +90,20 @@ def test_a_failed_step_ends_its_descendants_alone(make):
     assert make(CHAIN).started == {"b": 1, "c": 1}
 
 
+@pytest.mark.parametrize(
+    ("cores", "most"), [([1], 4), ([2], 2), ([3], 1), ([None], 1), ([0], 8), ([0, None], 7)]
+)
+def test_steps_run_at_once_as_far_as_cores_go(make, monkeypatch, cores, most):
+    """None: all cores of this machine; 0: those of a cluster."""
+    monkeypatch.setattr("ditlab_addons.steps.making.allowed_cores", lambda: (4, ""))
+    steps = {}
+    for seed, wanted in zip(range(12), cycle(cores), strict=False):
+        own = {} if wanted is None else {"cores": wanted}
+        steps[f"s{seed}"] = {"train": "x", "set": {"seed": seed, **own}}
+    made = make(dump_yaml({"name": "g", "steps": steps}), at_once=None)
+    assert (made.code, made.most_alive) == (0, most)
+
+
 def test_equal_steps_are_made_once(make):
     made = make(CHAIN.replace(", set: {value: 1}", ""))
     assert made.code == 0
@@ -108,6 +123,20 @@ def test_a_step_that_another_process_makes_is_waited_for(make, tmp_path):
         made = make(CHAIN)
     assert made.code == 0
     assert made.started == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_file_that_is_edited_while_others_run_counts_as_it_is_then(make, tmp_path):
+    spec = tmp_path / "spec.yaml"
+
+    def edit(name):
+        if name == "a":
+            spec.write_text("edited")
+
+    spec.write_text("before")
+    assert make(CHAIN, starting=edit).started == {"a": 1, "b": 1, "c": 1, "d": 1}
+    assert make(CHAIN).started == {"a": 1, "b": 1, "c": 1}
+    spec.write_text("before")
+    assert make(CHAIN).started == {"b": 1, "c": 1, "d": 1}
 
 
 @pytest.mark.parametrize("field", ["name: chain", "  d: {train: x.yaml, set: {value: 1}}"])
