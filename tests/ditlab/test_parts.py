@@ -215,6 +215,7 @@ def test_an_importer_an_observer_and_a_schedule_of_folders_on_the_path(
     ditlab("sample", "small").refused("needs the folder ditlab_addons/rates; put what holds it on")
 
 
+@pytest.mark.slow
 def test_a_figure_of_a_package_stands_beside_our_own_in_training_and_evaluation(
     tmp_path, monkeypatch, ditlab, spec
 ):
@@ -338,6 +339,7 @@ PARTS = Parts(optimizers={"lion": "hello.parts:Lion"})
 """
 
 
+@pytest.mark.slow
 def test_an_optimiser_of_a_package_trains_resumes_to_the_bit_and_is_refused_where_it_has_no_reference(
     package, ditlab, spec, home
 ):

@@ -11,6 +11,7 @@ from ditlab_models.contract import RealRows, SampleRequest
 from ditlab_models.families import families
 from ditlab_models.processes.draws import batch_means
 from support.damage import refused
+from support.marks import slow
 from support.models.draws import KeyedNoise, RowKeyedNoise, check_halves, seeded, train
 from support.models.figure_networks import SETTINGS, figure_network
 from support.models.plain_dlm import recompute
@@ -71,7 +72,8 @@ def test_half_precision_is_close_to_single(made):
 
 
 @pytest.mark.parametrize(
-    "name", ["dit-class", "unet", "region", "dlm", "dlm-block", "pixelhdm", "pixelhdm-frozen"]
+    "name",
+    ["dit-class", *slow("unet", "region", "dlm", "dlm-block", "pixelhdm", "pixelhdm-frozen")],
 )
 def test_forward_pass_is_one_graph(name):
     made = figure_network(name)

@@ -220,6 +220,7 @@ def test_nobody_is_asked_where_standard_input_is_closed(finished, tmp_path):
     assert said.returncode == 1 and said.stderr.splitlines()[-1] == FULL
 
 
+@pytest.mark.slow
 def test_files_of_the_working_folder_take_no_modules_place(finished, tmp_path):
     for name in ("platform", "inspect", "click", "yaml", "ditlab_models"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not this one')")

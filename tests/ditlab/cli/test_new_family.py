@@ -6,6 +6,7 @@ import sys
 import textwrap
 from pkgutil import extend_path
 
+import pytest
 from safetensors.torch import load_file
 
 import ditlab_models
@@ -180,6 +181,7 @@ tracking: {system_metrics: false, uri: "http://127.0.0.1:9"}  # nothing answers:
 """
 
 
+@pytest.mark.slow
 def test_a_folder_on_the_path_is_a_family(tmp_path, monkeypatch):
     """It trains in this process, and another finds it on its Python path to sample the run."""
     folder = tmp_path / "plugins" / "ditlab_models" / "toy"

@@ -64,6 +64,7 @@ def test_an_unhealthy_loss_changes_nothing_whatever_the_clipping(stage, clip):
     assert found.state.equals(spared(stage, "fp32", clip).state)
 
 
+@pytest.mark.slow
 def test_a_nan_in_one_of_two_workers_stops_the_update_in_both():
     scripts = steps_of(2, poisoned=BAD), steps_of(2, SPARED)
     jobs = [Job(experiment_of(*kind, "norm"), script) for kind in KINDS for script in scripts]

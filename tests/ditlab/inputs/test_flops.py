@@ -60,6 +60,7 @@ def test_micro_batches_and_checkpointing(path):
     assert saved.hardware == plain.model + saved.recomputed
 
 
+@pytest.mark.slow
 def test_sizes_that_the_data_decide():
     """Images of four times the pixels take up to four times the work; their captions take what they
     took.

@@ -131,6 +131,7 @@ def test_threads_draw_the_same_as_one():
     assert all(map(np.array_equal, alone, together))
 
 
+@pytest.mark.slow
 def test_pyplot_is_not_imported_and_the_font_cache_lies_under_home(tmp_path):
     code = (
         "import sys, os, numpy as np\nfrom ditlab_models.figures import *\n"

@@ -108,6 +108,7 @@ def test_the_grace_bounds_what_libraries_do_at_the_exit():
     assert process.returncode == 130 and "interrupted" in err
 
 
+@pytest.mark.slow
 def test_under_nohup_a_closed_terminal_changes_nothing():
     process = begin(training(), before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     process.send_signal(signal.SIGHUP)

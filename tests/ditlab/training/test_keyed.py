@@ -4,7 +4,6 @@ draws.
 
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from torch.nn import functional
 
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.spec.experiment import class_for
-from ditlab.spec.files import is_sweep, load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.training import timing
 from ditlab_models.contract import ANY
@@ -21,14 +20,12 @@ from ditlab_models.families import families
 from ditlab_models.processes.flow import VelocityObjective
 from support.datasets.writing import StoreWriter
 from support.marks import slow
+from support.specs import EXPERIMENTS, FILES
 from support.trainings.draws import train_recorded_draws, train_watched
 from support.trainings.timings import TIMINGS
 from support.trainings.workers import tiny
 
-FOLDER = Path(__file__).parents[3] / "experiments"
-SHIPPED = sorted(
-    str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.yaml") if not is_sweep(path)
-)
+SHIPPED = [str(path.relative_to(EXPERIMENTS)) for path in FILES]
 ONE_EACH = (
     "digits/dit_class.yaml",
     "digits/mixture.yaml",
@@ -122,7 +119,9 @@ def test_nothing_escapes(name, home, tmp_path, monkeypatch):
     counted too.
     """
     monkeypatch.setattr(timing, "COUNTED_AFTER", 0.0)
-    experiment = family_alone(name, tmp_path) if name in families() else shortened(FOLDER / name)
+    experiment = (
+        family_alone(name, tmp_path) if name in families() else shortened(EXPERIMENTS / name)
+    )
     recorder, escaped = train_watched(
         with_data(experiment, tmp_path / "store"), home, tmp_path / "run"
     )

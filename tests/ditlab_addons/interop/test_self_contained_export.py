@@ -23,6 +23,7 @@ from ditlab_models.families import find_family
 from support.command import run_inside
 from support.damage import refused
 from support.devices.variants import variants
+from support.marks import slow
 from support.trainings.family_specs import smallest
 from support.trainings.workers import tiny
 
@@ -114,6 +115,7 @@ def check_draws(made, folder, work, code):
     close(found["given"], made.sample(folder, num=num, noise=noise, **prompts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["dit", *(pytest.param(name, marks=SLOW) for name in ("unet", "dlm", "pixelhdm"))]
 )
@@ -175,6 +177,7 @@ save_file({"found": load().sample(3, conditions=rows, noise=noise).values}, "fou
     close(found["found"], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [*(pytest.param(each, marks=SLOW) for each in ("dit", "pixelhdm")), "unet"]
 )
@@ -205,8 +208,10 @@ save_file(found, "found.safetensors")
 @pytest.mark.parametrize(
     ("name", "form"),
     [
-        *((name, "torch") for name in ("dit", "unet", "dlm", "pixelhdm", "region")),
-        *((name, "diffusers") for name in ("dit", "unet", "pixelhdm")),
+        ("dit", "torch"),
+        *slow(*((name, "torch") for name in ("unet", "dlm", "pixelhdm", "region"))),
+        ("unet", "diffusers"),
+        *slow(*((name, "diffusers") for name in ("dit", "pixelhdm"))),
     ],
 )
 def test_tools_that_search_the_code_of_a_folder_for_packages_find_the_needed_ones_alone(
@@ -228,7 +233,7 @@ def test_tools_that_search_the_code_of_a_folder_for_packages_find_the_needed_one
     assert found - sys.stdlib_module_names == expected
 
 
-@pytest.mark.parametrize("name", ["dit", "unet", "dlm", "pixelhdm", "region"])
+@pytest.mark.parametrize("name", ["dit", *slow("unet", "dlm", "pixelhdm", "region")])
 def test_fresh_weights_of_the_code_are_those_of_the_spec(tmp_path, name):
     check_fresh_weights(smallest(name), tmp_path)
 

@@ -97,6 +97,7 @@ def test_the_average_is_what_is_evaluated_and_no_evaluation_changes_a_bit(tmp_pa
     assert recorder.values[2]["eval/velocity"] > 0
 
 
+@pytest.mark.slow
 def test_every_zero_stage_computes_the_same_and_resumes_to_the_bit(tmp_path):
     train_here(free(), tmp_path, tmp_path / "alone")
     alone = state(tmp_path / "alone")

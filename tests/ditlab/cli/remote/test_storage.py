@@ -39,6 +39,7 @@ def when(monkeypatch):
     return partial(act_after_step, monkeypatch)
 
 
+@pytest.mark.slow
 def test_interrupted_resumed_and_used(ditlab, spec, home, server, place, unbroken, when, tmp_path):
     options = [*LONG, "--set", f"checkpoint.storage={place}"]
     when(3, lambda: os.kill(os.getpid(), signal.SIGUSR2))  # as a batch system's warning

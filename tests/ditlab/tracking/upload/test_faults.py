@@ -205,7 +205,8 @@ for step in itertools.count(first):
 
 
 @pytest.mark.usefixtures("outcomes")  # they wait beside it
-@pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [2, 8])
 def test_a_process_killed_at_random_moments(server, home, new_run, kills):
     server.start()
     folder, drawn = new_run(tracking_uri=server.uri), random.Random(kills)

@@ -15,6 +15,7 @@ from support.stored import Stored
 STEPS = 2000
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_after_the_run_gets_everything_once(
     server, home, new_run, tracked, monkeypatch, ditlab
 ):

@@ -55,6 +55,7 @@ def ejected(tmp_path_factory):
     return eject(EXPERIMENT, open_data(EXPERIMENT.data, home))
 
 
+@pytest.mark.slow
 def test_a_file_as_it_was_written_holds(home, tmp_path):
     own = Home(home)
     file = tmp_path / "train.py"

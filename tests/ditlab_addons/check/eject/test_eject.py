@@ -90,6 +90,7 @@ def test_settings_that_a_file_leaves_out_are_said(ditlab, spec, tmp_path):
     assert "engine.zero.stage=3 is 1 in the file" in sentence
 
 
+@pytest.mark.slow
 def test_a_training_of_a_changed_file_is_adopted(ditlab, out, tmp_path):
     out.write_text(out.read_text().replace("return noise - data", "return 1.0 * (noise - data)"))
     train_here(out, tmp_path / "out")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ditlab.spec.files import is_sweep, load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab_addons.check.prove.findings import PHASES, Findings, Proof, ProofComparison
 from ditlab_addons.check.prove.proving import describe_engine
 from ditlab_models.parameters import count_parameters
@@ -16,6 +16,7 @@ from support.command import run_inside
 from support.documents import CHECKOUT
 from support.planted.copies import copies
 from support.planted.faults import DIT, FAULTS
+from support.specs import FILES
 
 EXPERIMENTS = CHECKOUT / "experiments"
 FACTS = {"date": "2026-11-23T12:00:00Z", "spec_hash": "0" * 64, "code": "c" * 64, "torch": "2.13.0"}
@@ -183,11 +184,10 @@ def test_nothing_is_trained_where_the_proof_finds_something_off(tmp_path):
 @pytest.mark.timeout(3600)
 def test_shipped_experiments_prove(tmp_path):
     proved = 0
-    for path in sorted(EXPERIMENTS.rglob("*.yaml")):
-        # stores outside a checkout
-        if is_sweep(path) or load_experiment(path).data.kind in ("arrow", "mnist"):
-            continue
+    for path in FILES:
         spec = load_experiment(path)
+        if spec.data.kind in ("arrow", "mnist"):  # stores outside a checkout
+            continue
         num = count_parameters(spec.model, spec.objective, spec.training).total
         if num > 4_000_000:
             continue  # minutes, and gigabytes of copies of the state

@@ -88,7 +88,7 @@ def assert_all_hold(cells, workers, home, monkeypatch):
 
 @pytest.mark.parametrize(
     "family",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("dlm", "unet"))) for name in FAMILIES],
+    [pytest.param(name, marks=[pytest.mark.slow] * (name != "dit")) for name in FAMILIES],
 )
 def test_the_smallest_experiment_proves(family, home):
     """In ten steps; the long tests prove twenty."""

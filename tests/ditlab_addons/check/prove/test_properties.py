@@ -79,7 +79,13 @@ def properties(experiment, home):
     return findings
 
 
-@pytest.mark.parametrize(("family", "changes"), SETTINGS)
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        pytest.param(*each, marks=[pytest.mark.slow] * (n % 4 > 0))
+        for n, each in enumerate(SETTINGS)
+    ],
+)
 def test_no_setting_raises_an_alarm(family, changes, home):
     findings = properties(smallest(family, **changes), home)
     assert not off(findings.all())

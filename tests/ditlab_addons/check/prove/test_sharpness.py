@@ -20,6 +20,7 @@ from ditlab_addons.check.prove.life import PASSES, ROWS, RunStages, compare_deci
 from ditlab_models.dit.network import DiT
 from ditlab_models.processes.flow import VelocityObjective
 from ditlab_models.processes.flow_sampling import FlowSampler
+from support.marks import slow
 from support.trainings.family_specs import smallest
 from support.trainings.proven import prove_here
 from support.trainings.workers import tiny
@@ -180,7 +181,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("faults", FAULTS)
+@pytest.mark.parametrize("faults", [*FAULTS[:2], *slow(*FAULTS[2:])])
 def test_each_fault_is_named_and_one_of_them_first(faults, home, monkeypatch):
     for *planted, _ in faults:
         wrapped(monkeypatch, *planted)

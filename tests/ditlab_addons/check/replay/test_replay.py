@@ -30,6 +30,7 @@ def copied(replay, own_home, finished):
     return own_home.run(finished.run_id).path
 
 
+@pytest.mark.slow
 def test_a_finished_run_replays_to_the_bit_and_stays_as_it_is(replay, finished):
     before = file_states(finished.home)  # with the MLflow store, the data and the caches
     said = replay("--step", "1", "--to", "4", "--check", "--json").ok()
