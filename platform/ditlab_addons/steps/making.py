@@ -157,6 +157,7 @@ class Making:
     def _start(self, before: StepState) -> None:
         """Start the next task of a step, unless another process makes it, or has made it."""
         self._maker.runs.refresh()
+        self._maker.digests.clear()
         self._look_at(before.each)  # files and home may have changed since
         state = self.states[before.each.name]
         state.seconds = before.seconds

@@ -181,7 +181,8 @@ class TaskMaker:
         self.options = options
         self.on_cluster = "--local" not in options and cluster_address(None) is not None
         self.runs = Runs(home)
-        self._digests: dict[str, str] = {}
+        self.digests: dict[str, str] = {}
+        """Fingerprints of data that were opened, by their spec."""
         self.ledger = Ledger(home)
 
     def tasks(self, each: GraphStep, inputs: Inputs) -> list[Task]:
@@ -195,10 +196,10 @@ class TaskMaker:
         key = data.model_dump_json()
         if absent_data(data, self.home):
             return ""
-        if key not in self._digests:
+        if key not in self.digests:
             opened = open_data(data, self.home, verify=False, notify=ignore)
-            self._digests[key] = opened.fingerprint
-        return self._digests[key]
+            self.digests[key] = opened.fingerprint
+        return self.digests[key]
 
     def _changes(self, each: GraphStep) -> dict[str, Any]:
         """Return the settings that a step changes, paths in them from the graph's folder on."""

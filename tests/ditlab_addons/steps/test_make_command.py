@@ -19,6 +19,8 @@ from ditlab_addons.steps.tasks import Runs
 from support.command import run_process, start_process
 from support.trainings.family_specs import smallest
 
+pytestmark = pytest.mark.timeout(1500)
+
 GRAPH = {
     "name": "study",
     "steps": {
@@ -45,7 +47,7 @@ def study(tmp_path_factory):
 
 
 def make(study, home, *words):
-    return run_process("make", study, "--local", "--json", *words, home=home)
+    return run_process("make", study, "--local", "--json", *words, home=home, timeout=600)
 
 
 def weights(home) -> list[str]:
