@@ -60,6 +60,8 @@ NOT_DECISIVE = ("name", "engine", "resources", "checkpoint", "tracking")
 """Sections of a sweep's experiment that decide nothing of its identity."""
 UNDECISIVE = ("processes", "address", "replace")
 """Options of imports and encodings that decide nothing of their store."""
+STORED = ("arrow", "mixture")
+"""Kinds of data that others than the spec decide."""
 OF_FILES = "files "
 """Beginning of a value that stands for files."""
 ALL_CORES = 1 << 20
@@ -191,10 +193,12 @@ class TaskMaker:
         return [*make(each, inputs)]
 
     def _data_digest(self, experiment: Experiment) -> str:
-        """Return the fingerprint of an experiment's data; "" where they are not here yet."""
+        """Return the fingerprint of an experiment's stores; "" for data that its spec decides, and
+        for stores that are not here.
+        """
         data = experiment.data
         key = data.model_dump_json()
-        if absent_data(data, self.home):
+        if data.kind not in STORED or absent_data(data, self.home):
             return ""
         if key not in self.digests:
             opened = open_data(data, self.home, verify=False, notify=ignore)

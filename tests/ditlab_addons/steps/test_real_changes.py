@@ -6,7 +6,7 @@ from ditlab.spec.yaml_text import dump_yaml
 from support.command import run_process
 from support.trainings.family_specs import smallest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 SWEEP = {
     "name": "rates",
@@ -62,7 +62,7 @@ def make(folder):
     def make(steps):
         study = folder / "study.yaml"
         study.write_text(dump_yaml({"name": "study", "steps": steps}))
-        said = run_process("make", study, "--json", home=folder / "home", timeout=400).ok()
+        said = run_process("make", study, "--json", home=folder / "home", timeout=900).ok()
         assert {each["status"] for each in said.json["steps"]} == {"done"}
         return {line.split(" | ")[0] for line in said.err.splitlines() if "| ditlab " in line}
 
