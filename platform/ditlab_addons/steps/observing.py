@@ -16,9 +16,6 @@ from ditlab.runs.observers import ObserverMaker, RunEnd, RunObserver
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 from ditlab_addons.steps.ledger import STEP_VARIABLE
 
-TAG = "ditlab.step"
-"""Tag with the graph and the step of a run: `digits-study/base`."""
-
 
 def observe_run(
     experiment: Any, is_resumed: bool, warn: Callable[[str], None]
@@ -59,7 +56,7 @@ class StepNote(RunObserver):
             add_event(self.folder, "step", f"step {self.note}")
 
     def ended(self, end: RunEnd) -> None:
-        """Set the tag."""
+        """Set the tag with the graph and the step: `digits-study/base`."""
         tracker = RunTracker(self.folder, self.uri, self.home, warn=self.warn)
-        tracker.set_tags({TAG: self.note.partition(",")[0]})
+        tracker.set_tags({"ditlab.step": self.note.partition(",")[0]})
         tracker.close(CATCH_UP_TIMEOUT)

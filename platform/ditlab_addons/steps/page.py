@@ -28,11 +28,12 @@ from ditlab_addons.steps.graph import load_graph
 from ditlab_addons.steps.ledger import Ledger
 from ditlab_addons.steps.states import Status
 
-COLUMNS = 80
-BOX = (150, 40)
-"""Width and height of a step's box, in pixels."""
-GAP = (50, 14)
-"""Pixels between boxes, to the right and below."""
+WIDTH = 150
+"""Width of a step's box, in pixels."""
+HEIGHT = 40
+RIGHT = 200
+"""Pixels from a box to the next one to the right."""
+DOWN = 54
 COLOURS = {
     "done": "#2e7d32",
     "running": "#1565c0",
@@ -72,7 +73,7 @@ def terminal_lines(steps: Sequence[Shown]) -> Iterator[str]:
     for each in steps:
         name = shorten(f"{'  ' * places[each['step']]}{each['step']}", width)
         head = f"{name:{width}}  {each['kind']:8}  {each['status']:9}"
-        yield shorten(f"{head}  {outcome(each)}".rstrip(), COLUMNS)
+        yield shorten(f"{head}  {outcome(each)}".rstrip(), 80)
     for each in steps:
         if each["status"] == "done" and each["reason"]:
             yield f"{each['step']}: {each['reason']}"
@@ -95,27 +96,27 @@ def drawing(steps: Sequence[Shown]) -> str:
     for name, depth in depths(steps).items():
         row = rows.get(depth, 0)
         rows[depth] = row + 1
-        corner[name] = (depth * (BOX[0] + GAP[0]) + 5, row * (BOX[1] + GAP[1]) + 5)
+        corner[name] = (depth * RIGHT + 5, row * DOWN + 5)
     parts = []
     for each in steps:
         x, y = corner[each["step"]]
         for needed in each["needs"]:
             left, top = corner[needed]
             parts.append(
-                f'<line x1="{left + BOX[0]}" y1="{top + BOX[1] // 2}" x2="{x}" '
-                f'y2="{y + BOX[1] // 2}" stroke="#999"/>'
+                f'<line x1="{left + WIDTH}" y1="{top + HEIGHT // 2}" x2="{x}" '
+                f'y2="{y + HEIGHT // 2}" stroke="#999"/>'
             )
         colour = COLOURS.get(each["status"], "#999")
         title = escape(shorten(each["step"], 18))
         parts.append(
-            f'<rect x="{x}" y="{y}" width="{BOX[0]}" height="{BOX[1]}" rx="5" fill="white" '
+            f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="5" fill="white" '
             f'stroke="{colour}" stroke-width="2"/>'
             f'<text x="{x + 8}" y="{y + 17}" font-weight="bold">{title}</text>'
             f'<text x="{x + 8}" y="{y + 32}" fill="{colour}">{each["kind"]}, {each["status"]}'
             "</text>"
         )
-    width = max(x for x, _ in corner.values()) + BOX[0] + 5
-    height = max(y for _, y in corner.values()) + BOX[1] + 5
+    width = max(x for x, _ in corner.values()) + WIDTH + 5
+    height = max(y for _, y in corner.values()) + HEIGHT + 5
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'font-family="sans-serif" font-size="12">{"".join(parts)}</svg>\n'

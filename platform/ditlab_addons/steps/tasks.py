@@ -425,7 +425,7 @@ class TaskMaker:
             content = {"command": "evaluate", "weights": run.digest, "quality": quality}
             content |= {"set": changes} | self._recorded(run, "evaluation", "sampling")
             arguments = ("evaluate", run.run, *options)
-            yield Task(arguments, content, read_evaluation)
+            yield Task(arguments, content, partial(read_evaluation, run))
 
     def _single_runs(self, results: Sequence[Made]) -> Iterator[Made]:
         """Yield runs, each of a group of seeds."""
@@ -542,9 +542,11 @@ def read_store(values: Mapping[str, Any], printed: Mapping[str, Any]) -> Made:
     return Made(digest=store["fingerprint"], place=store["path"], values=values)
 
 
-def read_evaluation(printed: Mapping[str, Any]) -> Made:
-    """Return the evaluation that was printed."""
-    return Made(digest=printed["evaluation"], metrics=printed["metrics"])
+def read_evaluation(run: Made, printed: Mapping[str, Any]) -> Made:
+    """Return the evaluation that was printed, the run's main metric first."""
+    metrics = printed["metrics"]
+    first = {name: metrics[name] for name in run.metrics if name in metrics}
+    return Made(digest=printed["evaluation"], metrics=first | metrics)
 
 
 def read_files(printed: Mapping[str, Any]) -> Made:
