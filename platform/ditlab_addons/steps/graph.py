@@ -150,8 +150,6 @@ class Kind(NamedTuple):
     """Results that a field may name, by the field."""
 
 
-NEED_ONE = ("weights-of", "sample", "export")
-"""Fields that need the weights of one run."""
 RUNS: tuple[Result, ...] = ("run", "sweep")
 """Results with weights; those of a sweep are its best trial's."""
 KINDS: Mapping[str, Kind] = {
@@ -378,7 +376,10 @@ def _connected(
                     f"{place}.{field}={name} makes {NOUNS[makes]}, and {field} needs "
                     f"{' or '.join(NOUNS[kind] for kind in wanted)}; name another step."
                 )
-            if field in NEED_ONE and getattr(steps[named[0]].step, "seeds", 1) > 1:
+            if (
+                field in ("weights-of", "sample", "export")
+                and getattr(steps[named[0]].step, "seeds", 1) > 1
+            ):
                 raise UserError(
                     f"{place}.{field}={name} trains several seeds, and {field} needs one run; name "
                     "a step without `seeds`."

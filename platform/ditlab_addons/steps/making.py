@@ -29,7 +29,6 @@ from ditlab_addons.steps.tasks import Task, TaskMaker, load_checked_graph
 
 POLL = 0.05
 """Seconds between two looks at the processes."""
-INTERRUPTED = 130
 PAGE_INTERVAL = 2.0
 """Seconds from one writing of the page to the next: of 500 steps it takes 20 ms of processor."""
 MOST_AT_ONCE = 8
@@ -113,7 +112,7 @@ class Making:
                 self._wait()
         self._show()
         if self._signal is not None:
-            return INTERRUPTED
+            return 130  # as of Ctrl-C
         return int(any(state.status is not Status.DONE for state in self.states.values()))
 
     def _show(self) -> None:
@@ -157,7 +156,6 @@ class Making:
     def _start(self, before: StepState) -> None:
         """Start the next task of a step, unless another process makes it, or has made it."""
         self._maker.runs.refresh()
-        self._maker.digests.clear()
         self._look_at(before.each)  # files and home may have changed since
         state = self.states[before.each.name]
         state.seconds = before.seconds

@@ -13,6 +13,7 @@ from typing import Any
 
 from ditlab.errors import UserError
 from ditlab.reports.formatting import describe_value
+from ditlab.spec.files import resolve_paths
 from ditlab.spec.overrides import changed_values
 from ditlab_addons.steps.graph import GraphStep
 from ditlab_addons.steps.ledger import Made
@@ -159,20 +160,15 @@ def forecast(states: Mapping[str, StepState], folder: Path, say: Callable[[str],
     `folder`: of the graph's file. The values of a sweep and the weights of a step are those of the
     file: they change no time but that of a network of another size.
     """
+    commands = {"train": ["plan"], "tune": ["tune", "--dry-run"]}
     for name, state in states.items():
         each = state.each
-        if state.status is Status.DONE or each.kind not in ("train", "tune"):
+        if state.status is Status.DONE or each.kind not in commands:
             continue
-        command = "plan" if each.kind == "train" else "tune"
-        words = [command, str(folder / each.step.value(each.kind))]
-        words += set_options(each.changes())
-        if command == "tune":
-            words.append("--dry-run")
+        words = [*commands[each.kind], str(folder / each.step.value(each.kind))]
+        words += set_options(resolve_paths(each.changes(), folder))
         ended = subprocess.run(
-            [sys.executable, "-m", "ditlab", *words, "--json"],
-            capture_output=True,
-            text=True,
-            check=False,
+            [sys.executable, "-m", "ditlab", *words, "--json"], capture_output=True, text=True
         )
         printed = json.loads((ended.stdout.splitlines() or ["{}"])[-1])
         seconds = printed.get("run_seconds", printed.get("seconds"))

@@ -23,7 +23,7 @@ from ditlab.parts import OWN_FORMATS, export_formats, load_part
 from ditlab.progress import ignore
 from ditlab.receipts.reading import read_attempts
 from ditlab.receipts.records import RecordedAttempt
-from ditlab.runs.launch import recorded_checkpoints
+from ditlab.runs.launch import checkpoint_store
 from ditlab.runs.prepare import portable
 from ditlab.spec.experiment import Experiment, content_of_data, is_content
 from ditlab.spec.files import (
@@ -60,8 +60,6 @@ NOT_DECISIVE = ("name", "engine", "resources", "checkpoint", "tracking")
 """Sections of a sweep's experiment that decide nothing of its identity."""
 UNDECISIVE = ("processes", "address", "replace")
 """Options of imports and encodings that decide nothing of their store."""
-STORED = ("arrow", "mixture")
-"""Kinds of data that others than the spec decide."""
 OF_FILES = "files "
 """Beginning of a value that stands for files."""
 ALL_CORES = 1 << 20
@@ -117,7 +115,8 @@ class Runs:
         """
         folder = self.home.run(run_id)
         with suppress(UserError, OSError):
-            store = recorded_checkpoints(folder)
+            spec = load_recorded_experiment(folder.spec)
+            store = checkpoint_store(folder, spec.checkpoint.storage)
             found = store.last_step() if step is None else step
             with store.open(found, verify=False) as reader:
                 manifest = reader.manifest
@@ -183,8 +182,8 @@ class TaskMaker:
         self.options = options
         self.on_cluster = "--local" not in options and cluster_address(None) is not None
         self.runs = Runs(home)
-        self.digests: dict[str, str] = {}
-        """Fingerprints of data that were opened, by their spec."""
+        self._contents: dict[Any, Any] = {}
+        """Contents of finished runs, by run and data."""
         self.ledger = Ledger(home)
 
     def tasks(self, each: GraphStep, inputs: Inputs) -> list[Task]:
@@ -197,13 +196,9 @@ class TaskMaker:
         for stores that are not here.
         """
         data = experiment.data
-        key = data.model_dump_json()
-        if data.kind not in STORED or absent_data(data, self.home):
+        if data.kind not in ("arrow", "mixture") or absent_data(data, self.home):
             return ""
-        if key not in self.digests:
-            opened = open_data(data, self.home, verify=False, notify=ignore)
-            self.digests[key] = opened.fingerprint
-        return self.digests[key]
+        return open_data(data, self.home, verify=False, notify=ignore).fingerprint
 
     def _changes(self, each: GraphStep) -> dict[str, Any]:
         """Return the settings that a step changes, paths in them from the graph's folder on."""
@@ -347,7 +342,7 @@ class TaskMaker:
             return None
         wanted = experiment.content_hash()
         for record in self.runs.records:
-            is_alike = record.start or record.spec_hash == wanted
+            is_alike = record.start if experiment.start else record.spec_hash == wanted
             is_done = record.status == "finished" and is_alike
             if is_done and record.trials == (0 if seeds == 1 else seeds):
                 with suppress(UserError):
@@ -361,8 +356,11 @@ class TaskMaker:
         was made of other content.
         """
         run = printed["run_id"]
-        recorded = load_recorded_experiment(self.home.run(run).spec)
-        if self._training_content(recorded, content["data"], seeds) != content:
+        key = (run, content["data"])
+        if key not in self._contents:
+            recorded = load_recorded_experiment(self.home.run(run).spec)
+            self._contents[key] = self._training_content(recorded, content["data"], seeds)
+        if self._contents[key] != content:
             raise UserError(f"run {run} has another spec than this step: its file was changed.")
         made = self.runs.made(run) if seeds == 1 else self.runs.made_group(run)
         if made is None:

@@ -23,7 +23,6 @@ class CountingMaker:
         self.home = home
         self.ledger = Ledger(home)
         self.runs = SimpleNamespace(refresh=lambda: None)
-        self.digests = {}
 
     def tasks(self, each, inputs) -> list[Task]:
         digests = {field: [made.digest for made in inputs[field]] for field in inputs}
