@@ -25,7 +25,13 @@ from ditlab_addons.steps.graph import Graph, GraphStep
 from ditlab_addons.steps.ledger import STEP_VARIABLE
 from ditlab_addons.steps.page import write_page
 from ditlab_addons.steps.states import Status, StepState, find_made, forecast, state_of, survey
-from ditlab_addons.steps.tasks import Task, TaskMaker, load_checked_graph
+from ditlab_addons.steps.tasks import (
+    Task,
+    TaskMaker,
+    experiment_of,
+    kind_of_data,
+    load_checked_graph,
+)
 
 POLL = 0.05
 """Seconds between two looks at the processes."""
@@ -156,6 +162,8 @@ class Making:
     def _start(self, before: StepState) -> None:
         """Start the next task of a step, unless another process makes it, or has made it."""
         self._maker.runs.refresh()
+        experiment_of.cache_clear()
+        kind_of_data.cache_clear()
         self._look_at(before.each)  # files and home may have changed since
         state = self.states[before.each.name]
         state.seconds = before.seconds

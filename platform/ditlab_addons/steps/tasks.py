@@ -34,7 +34,6 @@ from ditlab.spec.files import (
     spec_name,
 )
 from ditlab.spec.overrides import changed_values
-from ditlab.spec.plugins import plugin_packages
 from ditlab.spec.resources import Resources
 from ditlab.spec.sweep import Sweep, load_sweep
 from ditlab.spec.sweep_space import check_sweep, differences, experiment_for, typical_values
@@ -258,7 +257,7 @@ class TaskMaker:
     def _train(self, each: GraphStep, inputs: Inputs) -> Iterator[Task]:
         path = self.graph.folder / each.step.value("train")
         changes = self._training_changes(each, path, inputs)
-        experiment = portable(load_experiment(path, settings(changes)), None, self.home)
+        experiment = portable(experiment_of(path, *settings(changes)), None, self.home)
         seeds = each.step.value("seeds")
         content = self._training_content(experiment, self._data_digest(experiment), seeds)
         arguments = ["train", str(path), *set_options(changes), "--resume", "auto"]
@@ -311,12 +310,6 @@ class TaskMaker:
         ]
         if any(text.startswith(("engine.", "resources.")) for text in texts):
             texts.append("its last bits may differ")
-        packages = tuple(plugin_packages(wanted))
-        if packages:
-            from ditlab.training.receipts import code_digest  # imports torch
-
-            if code_digest(packages) not in {each.code for each in self.runs.attempts(made)}:
-                texts.append(f"other code of {', '.join(packages)}")
         return f"made with {'; '.join(texts)}" if texts else ""
 
     def _training_changes(self, each: GraphStep, path: Path, inputs: Inputs) -> dict[str, Any]:
@@ -479,7 +472,7 @@ def load_checked_graph(path: Path, overrides: Sequence[str] = ()) -> Graph:
 def _check_spec(graph: Graph, each: GraphStep) -> None:
     """Load what a step names, with its own changes. Raises UserError."""
     if each.kind == "train":
-        load_experiment(graph.folder / each.step.value("train"), settings(each.changes()))
+        experiment_of(graph.folder / each.step.value("train"), *settings(each.changes()))
     elif each.kind == "tune":
         path = graph.folder / each.step.value("tune")
         check_sweep(load_sweep(path, settings(each.changes())), spec_name(path))
@@ -515,6 +508,12 @@ def decisive(sweep: Sweep) -> Sweep:
         return {path: values[path] for path in names}
 
     return sweep.model_copy(update={"base": kept(sweep.base), "fixed": kept(sweep.fixed)})
+
+
+@cache
+def experiment_of(path: Path, *overrides: str) -> Experiment:
+    """Load an experiment; a leader forgets it before it starts the next step."""
+    return load_experiment(path, overrides)
 
 
 @cache
