@@ -69,6 +69,7 @@ def test_ray_up_takes_it(bootstrapped):
     assert worker["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
 
 
+@pytest.mark.slow
 def test_the_world_reaches_ssh_alone(bootstrapped):
     config, ec2 = bootstrapped
     groups = set()
@@ -79,6 +80,7 @@ def test_the_world_reaches_ssh_alone(bootstrapped):
     assert group.group_name == "ditlab-cluster" and rule["FromPort"] == rule["ToPort"] == 22
 
 
+@pytest.mark.slow
 def test_aws_takes_what_the_nodes_are_made_of(bootstrapped):
     """Every field of `node_config`, by EC2's own model, and by moto's EC2."""
     from ray.autoscaler._private.aws.node_provider import AWSNodeProvider

@@ -51,6 +51,7 @@ def test_budget_that_is_used_up_is_refused_and_said(ditlab, home, spec, monkeypa
     assert "DITLAB_BUDGET=4h: 4 core hours are used." in listed.err
 
 
+@pytest.mark.slow
 def test_run_ends_with_a_checkpoint_and_goes_on_with_a_larger_budget(run_home, monkeypatch):
     monkeypatch.setattr("ditlab.runs.budget.CHECK_INTERVAL", 0.05)
     monkeypatch.setattr("ditlab.runs.budget._SHARE", 1.0)

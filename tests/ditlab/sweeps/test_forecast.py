@@ -130,6 +130,7 @@ def test_runs_without_a_speed_are_ignored(home):
     assert "timed steps" in forecast(prepared(sweep_of())).lines[0]
 
 
+@pytest.mark.slow
 def test_what_was_timed_beside_other_work_is_a_range(home):
     spin = "import time; end = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
     begin = [

@@ -312,6 +312,7 @@ def test_what_has_no_such_export_is_one_sentence(tmp_path, monkeypatch):
         Made("dit").write("torch", tmp_path / "new")
 
 
+@pytest.mark.slow
 def test_a_run_is_exported_in_each_format(tmp_path, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     result = ditlab.train(tiny(evaluation__every=3), local=True, warn=print)

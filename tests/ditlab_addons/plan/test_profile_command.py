@@ -21,6 +21,7 @@ def spec(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_a_step_is_told_by_phase_module_and_operator_and_leaves_no_run(ditlab, spec, tmp_path):
     told = ditlab("profile", spec, "--steps", "2", "--json", "--out", tmp_path / "out").ok().json
     assert told["num_steps"] == 2

@@ -102,6 +102,7 @@ def test_worst_trials_take_over_the_best_and_keep_their_runs(mode, worst, best):
     assert len({each["key"] for each in taken if each}) == 2  # a trial takes over once at a step
 
 
+@pytest.mark.slow
 def test_values_stay_inside_their_axes():
     tune = FakeController(trials=6, quantile=0.5, resample=0.1)
     rng, seen = random.Random(0), []

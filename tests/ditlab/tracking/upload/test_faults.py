@@ -334,6 +334,7 @@ def test_a_disk_that_is_full_for_a_while(home, tmp_path, mlflow_template):
         assert run.longest < LONGEST_CALL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_fault_costs_no_step_and_no_point(outcomes, scenario):
     outcomes[scenario].result()

@@ -64,6 +64,7 @@ def test_a_finished_run_replays_to_the_bit_and_stays_as_it_is(replay, finished):
     assert file_states(finished.home) == before
 
 
+@pytest.mark.slow
 def test_what_is_off_is_found(replay, copied):
     """A loss changed in the journal, with its line's checksum made anew, of a run whose receipts
     are gone.
