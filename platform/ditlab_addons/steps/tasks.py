@@ -505,7 +505,7 @@ def decisive(sweep: Sweep) -> Sweep:
 
     def kept(values: Mapping[str, Any]) -> dict[str, Any]:
         names = [path for path in values if path.partition(".")[0] not in NOT_DECISIVE]
-        return {path: values[path] for path in names}
+        return {path: values[path] for path in names if not is_store(path)}
 
     return sweep.model_copy(update={"base": kept(sweep.base), "fixed": kept(sweep.fixed)})
 

@@ -1,4 +1,4 @@
-"""What decides the result of a step: everything that changes it, and nothing else."""
+"""Identities of steps change with everything that changes a result, and with nothing else."""
 
 import os
 
@@ -86,7 +86,9 @@ def test_files_that_another_wrote_over_are_no_result(tmp_path):
 def test_names_and_places_decide_nothing_of_a_sweep():
     sweep = sweep_of()
     renamed = {**sweep.base, "name": "other", "checkpoint": {"keep": 7}}
-    changed = sweep.model_copy(update={"base": renamed, "fixed": {"tracking.uri": "file:///x"}})
+    changed = sweep.model_copy(
+        update={"base": renamed, "fixed": {"tracking.uri": "file:///x", "data.path": "/there"}}
+    )
     assert decisive(sweep).to_dict() == decisive(changed).to_dict()
     slower = sweep.model_copy(update={"fixed": {"optimizer.lr": 1.0}})
     assert decisive(sweep).to_dict() != decisive(slower).to_dict()
